@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace adder {
+
+/// A fixed team of threads for data-parallel loops. The calling thread is one of the team, so
+/// `ThreadPool(1)` starts no thread at all. Workers spin briefly between loops (a decode step runs
+/// a few hundred small loops) and then sleep.
+///
+/// One loop runs at a time: concurrent calls from several threads are served one after the other.
+/// A loop body must not start another loop on the same pool. The first exception thrown by a body
+/// is rethrown by `parallel_for` after all of the loop has ended.
+class ThreadPool {
+ public:
+  /// `nthreads` in [1, 1024]; 0 takes the number of cores this process may run on.
+  explicit ThreadPool(int nthreads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int nthreads() const { return nthreads_; }
+
+  /// Calls `body(begin, end)` over disjoint ranges that cover [0, n), each at least `grain` long
+  /// (but for the last). A range is a contiguous share: thread t always gets the t-th, so memory
+  /// first touched in one loop is near the same thread in the next.
+  template <typename Body>
+  void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
+    using Plain = std::remove_reference_t<Body>;
+    if (n <= 0) return;
+    const std::int64_t ranges = ranges_for(n, grain);
+    if (ranges == 1) {
+      body(std::int64_t{0}, n);
+      return;
+    }
+    run(
+        n, ranges,
+        [](void* context, std::int64_t begin, std::int64_t end) {
+          (*static_cast<Plain*>(context))(begin, end);
+        },
+        const_cast<std::remove_const_t<Plain>*>(&body));
+  }
+
+  /// Calls `body(i)` for each i in [0, n), handing out indices one by one: for few, uneven pieces.
+  template <typename Body>
+  void parallel_tasks(std::int64_t n, Body&& body) {
+    if (n <= 0) return;
+    if (n == 1 || nthreads_ == 1) {
+      for (std::int64_t i = 0; i < n; ++i) body(i);
+      return;
+    }
+    std::atomic<std::int64_t> next{0};
+    parallel_for(nthreads_, 1, [&](std::int64_t, std::int64_t) {
+      for (std::int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) body(i);
+    });
+  }
+
+ private:
+  using Function = void (*)(void* context, std::int64_t begin, std::int64_t end);
+  struct Shared;
+
+  std::int64_t ranges_for(std::int64_t n, std::int64_t grain) const;
+  void run(std::int64_t n, std::int64_t ranges, Function function, void* context);
+
+  int nthreads_;
+  std::unique_ptr<Shared> shared_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace adder

@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "adder/error.h"
+#include "core/cpu_tier.h"
+#include "ops/rms_norm/ref.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "tests/support/compare.h"
+#include "tests/support/guarded.h"
+#include "tests/support/random.h"
+
+namespace adder {
+namespace {
+
+using test::Guarded;
+
+struct Case {
+  std::int64_t ntokens;
+  std::int64_t d_model;
+  bool with_x;
+  bool with_weight;
+};
+
+template <typename Real>
+std::vector<Real> reference(const Case& c, std::vector<Real> residual, std::vector<Real> x,
+                            std::vector<Real> weight, std::vector<Real>* updated) {
+  std::vector<Real> y(residual.size());
+  const auto d = static_cast<std::size_t>(c.d_model);
+  for (std::size_t t = 0; t < static_cast<std::size_t>(c.ntokens); ++t) {
+    const auto row = [&](std::vector<Real>& v) { return std::span(v).subspan(t * d, d); };
+    ref::rms_norm_row<Real>(row(residual), c.with_x ? row(x) : std::span<Real>(),
+                            c.with_weight ? std::span(weight) : std::span<Real>(), Real(1e-5),
+                            row(y));
+  }
+  *updated = residual;
+  return y;
+}
+
+template <typename Real>
+std::vector<Real> as(const std::vector<float>& v) {
+  return {v.begin(), v.end()};
+}
+
+TEST(RmsNorm, AsGoodAsPlainLoopsInEveryTierAndSize) {
+  ThreadPool pool(2);
+  for (CpuTier tier : supported_cpu_tiers()) {
+    const ScopedCpuTier scoped(tier);
+    for (std::int64_t ntokens : {0, 1, 3, 40}) {
+      for (std::int64_t d_model : {1, 2, 15, 16, 17, 64, 100, 384, 1000}) {
+        for (int options = 0; options < 4; ++options) {
+          const Case c{ntokens, d_model, (options & 1) != 0, (options & 2) != 0};
+          SCOPED_TRACE(::testing::Message() << name_of(tier) << " ntokens " << ntokens
+                                            << " d_model " << d_model << " options " << options);
+          test::Random random;
+          const auto residual = random.normals(ntokens * d_model, 3.0);
+          const auto x = random.normals(ntokens * d_model);
+          const auto weight = random.normals(d_model);
+          Guarded<float> r(ntokens * d_model);
+          Guarded<float> y(ntokens * d_model);
+          r.fill(residual);
+          RmsNormArgs args{.residual = r.view({ntokens, d_model}),
+                           .x = {},
+                           .weight = {},
+                           .y = y.view({ntokens, d_model})};
+          if (c.with_x) args.x = ConstTensorView::of(x.data(), {ntokens, d_model});
+          if (c.with_weight) args.weight = ConstTensorView::of(weight.data(), {d_model});
+          cpu::rms_norm(args, pool);
+
+          std::vector<double> r64;
+          std::vector<float> r32;
+          const auto y64 =
+              reference<double>(c, as<double>(residual), as<double>(x), as<double>(weight), &r64);
+          const auto y32 = reference<float>(c, residual, x, weight, &r32);
+          EXPECT_TRUE(test::as_good_as_plain(y.span(), y64, y32));
+          EXPECT_TRUE(test::same_bits(r.span(), r32));
+          EXPECT_TRUE(y.intact());
+          EXPECT_TRUE(r.intact());
+        }
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, ARowDoesNotDependOnThreadsOrOtherRows) {
+  constexpr std::int64_t kTokens = 64;
+  constexpr std::int64_t kModel = 1000;
+  test::Random random;
+  auto residual = random.normals(kTokens * kModel);
+  std::vector<float> all(residual.size());
+  std::vector<float> single(residual.size());
+  ThreadPool two(2);
+  ThreadPool one(1);
+  cpu::rms_norm({.residual = TensorView::of(residual.data(), {kTokens, kModel}),
+                 .x = {},
+                 .weight = {},
+                 .y = TensorView::of(all.data(), {kTokens, kModel})},
+                two);
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    cpu::rms_norm({.residual = TensorView::of(residual.data() + t * kModel, {1, kModel}),
+                   .x = {},
+                   .weight = {},
+                   .y = TensorView::of(single.data() + t * kModel, {1, kModel})},
+                  one);
+  }
+  EXPECT_TRUE(test::same_bits(all, single));
+}
+
+TEST(RmsNorm, AZeroRowStaysFinite) {
+  ThreadPool pool(1);
+  std::vector<float> zeros(8, 0.0F);
+  std::vector<float> y(8, 1.0F);
+  cpu::rms_norm({.residual = TensorView::of(zeros.data(), {1, 8}),
+                 .x = {},
+                 .weight = {},
+                 .y = TensorView::of(y.data(), {1, 8})},
+                pool);
+  EXPECT_TRUE(test::same_bits(y, std::vector<float>(8, 0.0F)));
+}
+
+TEST(RmsNorm, NamesTheArgumentThatIsWrong) {
+  ThreadPool pool(1);
+  std::vector<float> data(64);
+  RmsNormArgs args{.residual = TensorView::of(data.data(), {4, 8}),
+                   .x = {},
+                   .weight = ConstTensorView::of(data.data(), {7}),
+                   .y = TensorView::of(data.data() + 32, {4, 8})};
+  try {
+    cpu::rms_norm(args, pool);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "rms_norm: weight has shape (7), expected (8)");
+  }
+  args.weight = {};
+  args.residual = {};
+  EXPECT_THROW(cpu::rms_norm(args, pool), Error);
+}
+
+}  // namespace
+}  // namespace adder

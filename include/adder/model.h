@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adder/dtype.h"
+#include "adder/model_config.h"
+#include "adder/session.h"
+#include "adder/tokenizer.h"
+
+namespace adder {
+
+struct LoadOptions {
+  /// Where the model runs. "cpu" is the device of this build.
+  std::string device = "cpu";
+  /// How weight matrices are held: "auto" (as stored in the checkpoint), "f32", "bf16" or "f16".
+  /// Arithmetic, the recurrent state and the residual stream are float32 in every case.
+  std::string dtype = "auto";
+  /// Threads of the CPU backend; 0 takes the cores this process may run on.
+  int nthreads = 0;
+  /// Called on the loading thread with the fraction done, from 0 to 1.
+  std::function<void(double)> progress;
+};
+
+/// A loaded model: immutable, cheap to copy (copies share it), safe to use from several threads.
+class Model {
+ public:
+  /// Opens a checkpoint: a folder with config.json and weights (Hugging Face or state-spaces
+  /// layout), or one of its weight files. A tokenizer.json beside it is loaded too.
+  static Model load(const std::filesystem::path& path, const LoadOptions& options = {});
+
+  /// A model of a published shape with random weights, for benchmarks: mamba-130m, -370m, -790m,
+  /// -1.4b, -2.8b; mamba2-130m, -370m, -780m, -1.3b, -2.7b. "auto" means f32.
+  static Model random(const std::string& shape, const LoadOptions& options = {});
+  /// The names that `random` takes.
+  static std::vector<std::string> random_shapes();
+
+  Session new_session() const;
+
+  const ModelConfig& config() const;
+  bool has_tokenizer() const;
+  /// Throws adder::Error when the checkpoint came without a tokenizer.json.
+  const Tokenizer& tokenizer() const;
+
+  /// Parameters of the checkpoint (a tied head is counted once).
+  std::int64_t parameter_count() const;
+  /// Bytes of weights that one decoded token must read: matrices as they are held, vectors as f32.
+  std::int64_t bytes_per_token() const;
+  /// Floating-point operations of the weight matrices and the scan for one token of prefill
+  /// without the head, multiply and add counted apart.
+  std::int64_t flops_per_token() const;
+  /// Bytes of recurrent state that a session holds, whatever the length of its context.
+  std::int64_t state_bytes() const;
+  /// The dtype weight matrices are held in.
+  DType weight_dtype() const;
+  int nthreads() const;
+  /// Identifies the weights and the configuration: what snapshots are bound to.
+  std::uint64_t fingerprint() const;
+
+  struct Impl;
+  explicit Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace adder

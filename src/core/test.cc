@@ -1,8 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -10,6 +9,7 @@
 #include "adder/error.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
+#include "core/atomic_file.h"
 #include "core/check.h"
 #include "core/half.h"
 #include "core/mapped_file.h"
@@ -123,6 +123,21 @@ TEST(MappedFile, NamesTheFileThatCannotBeOpened) {
                  "cannot open /nonexistent/model.safetensors: No such file or directory");
   }
   EXPECT_THROW(MappedFile("/"), Error);
+}
+
+TEST(AtomicFile, ReplacesTheWholeFileAndLeavesNothingBehind) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "adder_atomic_file";
+  std::filesystem::create_directories(folder);
+  const auto path = folder / "file";
+  for (std::size_t size : {std::size_t{0}, std::size_t{5}, std::size_t{100000}}) {
+    const std::vector<std::byte> bytes(size, std::byte{7});
+    write_file_atomically(path, bytes);
+    EXPECT_EQ(std::filesystem::file_size(path), size);
+  }
+  EXPECT_THROW(write_file_atomically(folder / "missing" / "file", {}), Error);
+  EXPECT_THROW(write_file_atomically(folder, {}), Error);  // a folder is not replaced
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Check, CuSeqlensMustCoverTheTokens) {

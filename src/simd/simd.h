@@ -38,7 +38,8 @@ typedef float F32 __attribute__((vector_size(kLanes * 4)));
 typedef std::int32_t I32 __attribute__((vector_size(kLanes * 4)));
 typedef std::uint32_t U32 __attribute__((vector_size(kLanes * 4)));
 
-ADDER_INLINE F32 set1(float v) { return F32{} + v; }
+// v - 0 is v for every v (v + 0 is not, for -0), so this is a broadcast and no addition.
+ADDER_INLINE F32 set1(float v) { return v - F32{}; }
 ADDER_INLINE I32 set1_i32(std::int32_t v) { return I32{} + v; }
 ADDER_INLINE F32 zero() { return F32{}; }
 ADDER_INLINE F32 bits_as_f32(I32 v) { return reinterpret_cast<F32>(v); }

@@ -1,0 +1,310 @@
+// Work per token: 2 · out_features · in_features flops. Few tokens (decoding) are bound by reading
+// the weight once: they multiply straight from storage, several panels side by side, so that enough
+// sums run at once to hide the latency of an FMA. Many tokens (prefill) are bound by FMAs: register
+// tiles of tokens × panels over blocks of inputs whose weights stay in L1, widened to f32 once per
+// block where they are stored in 16 bits.
+//
+// Register tile, in vectors: AVX-512 8 tokens × 3 panels of 1 (24 sums, 3 weights, 1 broadcast; 11
+// loads per 24 FMAs), AVX2 6 × 1 panel of 2, baseline 3 × 1 panel of 4.
+//
+// Each sum is one accumulator that takes its inputs in order. Between blocks of inputs it rests in
+// y, as the float that it is. So no choice of tile, block or share changes a bit of the result.
+
+#include "ops/linear/kernels.h"
+
+#include "simd/simd.h"
+
+namespace adder::cpu::ADDER_TIER {
+namespace {
+
+using namespace simd;  // NOLINT(google-build-using-namespace): the vocabulary of kernels
+
+constexpr int kOutputs = 16;  // per panel
+constexpr int kVectors = kOutputs / kLanes;
+
+// Tile extents: tokens; panels; panels where one or two tokens leave registers free.
+#if defined(__AVX512F__)
+constexpr int kTokens = 8;
+constexpr int kPanels = 3;
+constexpr int kWidePanels = 6;
+#elif defined(__AVX2__)
+constexpr int kTokens = 6;
+constexpr int kPanels = 1;
+constexpr int kWidePanels = 3;
+#else
+constexpr int kTokens = 3;
+constexpr int kPanels = 1;
+constexpr int kWidePanels = 1;
+#endif
+constexpr int kWideTokens = 2;
+
+constexpr std::int64_t kFewTokens = 8;     // up to here the weight is read straight from storage
+constexpr std::int64_t kInputBlock = 192;  // × 3 panels × 64 bytes = 36 KB of L1
+constexpr std::int64_t kTokenBlock = 512;  // × kInputBlock × 4 bytes = 384 KB of L2
+constexpr std::int64_t kPrefetchBytes = 1024;  // ahead, per panel: past the page's last prefetch
+
+// ---- weights of one panel for kInputs successive inputs ----------------------------------------
+
+template <typename T>
+struct Weights {
+  static constexpr int kInputs = 1;
+  static ADDER_INLINE void get(const T* p, F32 (&w)[1][kVectors]) {
+    for (int v = 0; v < kVectors; ++v) w[0][v] = load(p + v * kLanes);
+  }
+};
+
+template <>
+struct Weights<bf16> {
+  static constexpr int kInputs = 2;
+  // A 32-bit lane holds one output's weights for two inputs, the first in the lower half.
+  static ADDER_INLINE void get(const bf16* p, F32 (&w)[2][kVectors]) {
+    for (int v = 0; v < kVectors; ++v) {
+      U32 pair;
+      std::memcpy(&pair, p + v * 2 * kLanes, sizeof(pair));
+      w[0][v] = reinterpret_cast<F32>(pair << 16);
+      w[1][v] = reinterpret_cast<F32>(pair & 0xffff0000u);
+    }
+  }
+};
+
+// ---- the register tile -------------------------------------------------------------------------
+
+template <typename T>
+struct Tile {
+  const T* weights;  // first panel, first input of the block
+  std::int64_t panel_elements;
+  const float* x;  // first token, first input of the block
+  std::int64_t x_stride;
+  std::int64_t inputs;
+  const float* bias;  // of the tile's first output, or null
+  float* y;           // of the tile's first token and output
+  std::int64_t y_stride;
+  std::int64_t outputs;  // that exist from the tile's first on: may be fewer or more than it covers
+  bool resume;           // y holds the sums over the inputs before this block
+};
+
+// The vector at output `o` of a row that ends after `outputs` elements.
+ADDER_INLINE F32 load_outputs(const float* row, std::int64_t o, std::int64_t outputs) {
+  if (o + kLanes <= outputs) return load(row + o);
+  return o < outputs ? load_n(row + o, static_cast<int>(outputs - o)) : zero();
+}
+ADDER_INLINE void store_outputs(float* row, std::int64_t o, std::int64_t outputs, F32 value) {
+  if (o + kLanes <= outputs) {
+    store(row + o, value);
+  } else if (o < outputs) {
+    store_n(row + o, value, static_cast<int>(outputs - o));
+  }
+}
+
+template <typename T, int kT, int kP>
+__attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
+  constexpr int kInputs = Weights<T>::kInputs;
+  constexpr int kV = kP * kVectors;
+  F32 sum[kT][kV];
+#pragma GCC unroll 8
+  for (int t = 0; t < kT; ++t) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) {
+      const float* start = tile.resume ? tile.y + t * tile.y_stride : tile.bias;
+      sum[t][v] = start != nullptr ? load_outputs(start, v * kLanes, tile.outputs) : zero();
+    }
+  }
+
+  // sum[t][panel] += x[t][i] · w[i][panel] for the first `n` inputs at x and weights, 1 <= n <=
+  // kInputs.
+  const auto step = [&](const float* x, const T* weights, int n) __attribute__((always_inline)) {
+    F32 w[kP][kInputs][kVectors];
+#pragma GCC unroll 8
+    for (int p = 0; p < kP; ++p) {
+      const T* at = weights + p * tile.panel_elements;
+      if constexpr (kT <= kWideTokens) {
+        __builtin_prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes);
+      }
+      Weights<T>::get(at, w[p]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+      for (int t = 0; t < kT; ++t) {
+        const F32 x_t = set1(x[t * tile.x_stride + i]);
+#pragma GCC unroll 8
+        for (int p = 0; p < kP; ++p) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) {
+            F32& s = sum[t][p * kVectors + v];
+            s = fma(x_t, w[p][i][v], s);
+          }
+        }
+      }
+    }
+  };
+  const float* x = tile.x;
+  const T* weights = tile.weights;
+  std::int64_t i = 0;
+  for (; i + kInputs <= tile.inputs; i += kInputs) {
+    step(x, weights, kInputs);
+    x += kInputs;
+    weights += kInputs * kOutputs;
+  }
+  if (i < tile.inputs) step(x, weights, 1);
+
+#pragma GCC unroll 8
+  for (int t = 0; t < kT; ++t) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) {
+      store_outputs(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum[t][v]);
+    }
+  }
+}
+
+// `tokens` tokens, 1 <= tokens <= kT.
+template <typename T, int kP, int kT>
+void multiply_up_to(std::int64_t tokens, const Tile<T>& tile) {
+  if (tokens == kT) {
+    multiply_tile<T, kT, kP>(tile);
+  } else if constexpr (kT > 1) {
+    multiply_up_to<T, kP, kT - 1>(tokens, tile);
+  }
+}
+
+// Any number of tokens against kP panels.
+template <typename T, int kP>
+void multiply_panels(std::int64_t tokens, Tile<T> tile) {
+  constexpr int kMaxTokens = kP == kWidePanels && kWidePanels != kPanels ? kWideTokens : kTokens;
+  for (; tokens >= kMaxTokens; tokens -= kMaxTokens) {
+    multiply_tile<T, kMaxTokens, kP>(tile);
+    tile.x += kMaxTokens * tile.x_stride;
+    tile.y += kMaxTokens * tile.y_stride;
+  }
+  if (tokens > 0) multiply_up_to<T, kP, kMaxTokens>(tokens, tile);
+}
+
+template <typename T>
+void multiply_panels(std::int64_t panels, std::int64_t tokens, const Tile<T>& tile) {
+  switch (panels) {
+    case kWidePanels:
+      multiply_panels<T, kWidePanels>(tokens, tile);
+      break;
+#if defined(__AVX512F__)
+    case kPanels:
+      multiply_panels<T, kPanels>(tokens, tile);
+      break;
+#endif
+#if defined(__AVX2__)
+    case 1:
+      multiply_panels<T, 1>(tokens, tile);
+      break;
+#endif
+    default:
+      __builtin_unreachable();
+  }
+}
+
+// How many of `left` panels the next tiles cover.
+std::int64_t panels_at_once(std::int64_t left, std::int64_t tokens) {
+  if (tokens <= kWideTokens && left >= kWidePanels) return kWidePanels;
+  return left >= kPanels ? kPanels : 1;
+}
+
+// ---- blocks ------------------------------------------------------------------------------------
+
+template <typename T>
+Tile<T> first_tile(const LinearWork& work, std::int64_t panel) {
+  const std::int64_t output = panel * kOutputs;
+  return {.weights = static_cast<const T*>(work.weights) + panel * work.panel_elements,
+          .panel_elements = work.panel_elements,
+          .x = work.x,
+          .x_stride = work.x_stride,
+          .inputs = work.in_features,
+          .bias = work.bias != nullptr ? work.bias + output : nullptr,
+          .y = work.y + output,
+          .y_stride = work.y_stride,
+          .outputs = work.out_features - output,
+          .resume = false};
+}
+
+template <typename T>
+void multiply_few(const LinearWork& work) {
+  std::int64_t n;
+  for (std::int64_t panel = work.panel_begin; panel < work.panel_end; panel += n) {
+    n = panels_at_once(work.panel_end - panel, work.ntokens);
+    multiply_panels(n, work.ntokens, first_tile<T>(work, panel));
+  }
+}
+
+// Writes `inputs` inputs of one panel as [inputs][16] floats.
+template <typename T>
+void widen_panel(const T* panel, std::int64_t inputs, float* out) {
+  constexpr int kInputs = Weights<T>::kInputs;
+  for (std::int64_t i = 0; i < inputs; i += kInputs) {
+    F32 w[kInputs][kVectors];
+    Weights<T>::get(panel + i * kOutputs, w);
+    for (int k = 0; k < kInputs; ++k) {
+      for (int v = 0; v < kVectors; ++v) {
+        store(out + (i + k) * kOutputs + v * kLanes, w[k][v]);
+      }
+    }
+  }
+}
+
+template <typename T>
+void multiply_many(const LinearWork& work) {
+  constexpr bool kWiden = !__is_same(T, float);
+  alignas(64) float widened[kWiden ? kPanels * kInputBlock * kOutputs : 1];
+  std::int64_t tokens;
+  for (std::int64_t token = 0; token < work.ntokens; token += tokens) {
+    tokens = work.ntokens - token < kTokenBlock ? work.ntokens - token : kTokenBlock;
+    // At least once, so that no inputs at all give the bias.
+    std::int64_t input = 0;
+    do {
+      const std::int64_t left = work.in_features - input;
+      const std::int64_t inputs = left < kInputBlock ? left : kInputBlock;
+      std::int64_t n;
+      for (std::int64_t panel = work.panel_begin; panel < work.panel_end; panel += n) {
+        n = work.panel_end - panel >= kPanels ? kPanels : 1;
+        const Tile<T> source = first_tile<T>(work, panel);
+        const T* weights = source.weights + input * kOutputs;
+        Tile<float> tile{};
+        tile.x = source.x + token * work.x_stride + input;
+        tile.x_stride = source.x_stride;
+        tile.inputs = inputs;
+        tile.bias = source.bias;
+        tile.y = source.y + token * work.y_stride;
+        tile.y_stride = source.y_stride;
+        tile.outputs = source.outputs;
+        tile.resume = input > 0;
+        if constexpr (kWiden) {
+          for (std::int64_t p = 0; p < n; ++p) {
+            widen_panel(weights + p * work.panel_elements, inputs,
+                        widened + p * kInputBlock * kOutputs);
+          }
+          tile.weights = widened;
+          tile.panel_elements = kInputBlock * kOutputs;
+        } else {
+          tile.weights = weights;
+          tile.panel_elements = work.panel_elements;
+        }
+        multiply_panels(n, tokens, tile);
+      }
+      input += inputs;
+    } while (input < work.in_features);
+  }
+}
+
+template <typename T>
+void multiply(const LinearWork& work) {
+  if (work.ntokens <= kFewTokens) {
+    multiply_few<T>(work);
+  } else {
+    multiply_many<T>(work);
+  }
+}
+
+}  // namespace
+
+const LinearKernels& linear_kernels() {
+  static constexpr LinearKernels kKernels{multiply<float>, multiply<bf16>, multiply<f16>};
+  return kKernels;
+}
+
+}  // namespace adder::cpu::ADDER_TIER

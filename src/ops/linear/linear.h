@@ -1,0 +1,90 @@
+#pragma once
+
+// A linear layer: every projection of a model and its vocabulary head.
+//
+//   y[t, o] = bias[o] + Σ_i x[t, i] · W[o, i]          (bias absent: 0)
+//
+// The sum runs over i = 0, 1, 2, ... in that order, in float32 (one rounding per term where the CPU
+// tier has FMA), starting from the bias. The order depends on nothing: not on the other tokens of
+// the call, their number, or the number of threads. So decoding token by token gives the same bits
+// as prefill of the whole prompt.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "adder/tensor_view.h"
+#include "adder/thread_pool.h"
+
+namespace adder {
+
+/// Arguments of linear but for the weight, whose form belongs to the device.
+struct LinearArgs {
+  /// (ntokens, in_features) f32, rows contiguous, any row stride.
+  ConstTensorView x;
+  /// (out_features) f32, contiguous, optional.
+  ConstTensorView bias;
+  /// (ntokens, out_features) f32, rows contiguous, any row stride that keeps rows apart. Must not
+  /// overlap x.
+  TensorView y;
+};
+
+/// Throws adder::Error unless shapes, dtypes and layouts are as documented for a weight of shape
+/// (out_features, in_features).
+void validate(const LinearArgs& args, std::int64_t out_features, std::int64_t in_features);
+
+namespace cpu {
+
+/// Outputs per panel of a packed weight.
+inline constexpr std::int64_t kPanelOutputs = 16;
+
+/// A weight in the layout that the kernels of every CPU tier read, 64-byte aligned: panels of 16
+/// outputs, in which the 16 weights of one input lie side by side.
+///
+///   f32, f16   [out_features / 16][in_features][16]
+///   bf16       [out_features / 16][in_features / 2][16][2]     a pair of inputs per 32-bit lane
+///
+/// Both extents are rounded up and padded with zeros. A value: copies share the storage, which is
+/// never written after packing.
+class PackedLinear {
+ public:
+  PackedLinear() = default;
+
+  std::int64_t out_features() const { return out_features_; }
+  std::int64_t in_features() const { return in_features_; }
+  DType dtype() const { return dtype_; }
+  /// Bytes of storage: what one pass over the weight reads.
+  std::int64_t bytes() const;
+
+  std::int64_t panels() const;
+  /// Elements from one panel to the next.
+  std::int64_t panel_elements() const;
+  const void* data() const { return storage_.get(); }
+
+  /// Writes row `row` (in_features values, widened to f32 exactly): what an embedding that shares
+  /// its weight with the vocabulary head looks up. Throws adder::Error on a row that is not there
+  /// or an `out` of another size.
+  void unpack_row(std::int64_t row, std::span<float> out) const;
+
+ private:
+  friend PackedLinear pack_linear(const ConstTensorView&, DType, ThreadPool&);
+
+  std::int64_t out_features_ = 0;
+  std::int64_t in_features_ = 0;
+  DType dtype_ = DType::f32;
+  std::shared_ptr<std::byte> storage_;
+};
+
+/// Packs `source`, (out_features, in_features) in f32, bf16 or f16 with contiguous rows and any row
+/// stride, storing f32, bf16 or f16. Widening is exact; narrowing rounds to nearest even. Each
+/// source row is read once. With the pool that later runs `linear`, each thread writes (and so
+/// places in its memory) the panels that it will read when decoding.
+PackedLinear pack_linear(const ConstTensorView& source, DType storage_dtype, ThreadPool& pool);
+
+/// y = x · Wᵀ + bias: matrix-vector products for few tokens, matrix products for many, with the
+/// same bits (see above).
+void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool);
+
+}  // namespace cpu
+}  // namespace adder

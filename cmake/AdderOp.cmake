@@ -5,6 +5,7 @@
 #   adder_op_NAME        object library, part of libadder
 #   adder_op_NAME_bench  object library, part of the command line tool
 #   NAME_test            a test program registered with CTest
+# and installs the contract header NAME.h as <adder/ops/NAME/NAME.h>.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(ADDER_TIERS baseline avx2 avx512)
   set(ADDER_TIER_FLAGS_baseline "")
@@ -34,6 +35,7 @@ endfunction()
 function(adder_add_op name)
   cmake_parse_arguments(ARG "" "" "SOURCES;KERNELS;TEST;BENCH;DEPENDS" ${ARGN})
   adder_add_part(adder_op_${name} SOURCES ${ARG_SOURCES})
+  install(FILES ${name}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/adder/ops/${name})
   if(ARG_KERNELS)
     adder_tiered_kernels(adder_op_${name} "${ARG_KERNELS}")
   endif()
@@ -59,6 +61,18 @@ function(adder_add_part target)
   set_property(GLOBAL APPEND PROPERTY ADDER_PARTS ${target})
 endfunction()
 
+# adder_link_parts(TARGET parts ...): links the parts, their kernels and what they are built on.
+function(adder_link_parts target)
+  target_link_libraries(${target} PRIVATE adder_options ${ADDER_LINK_LIBRARIES})
+  foreach(part IN LISTS ARGN)
+    get_target_property(kernels ${part} ADDER_KERNEL_PARTS)
+    if(NOT kernels)
+      set(kernels "")
+    endif()
+    target_link_libraries(${target} PRIVATE ${part} ${kernels})
+  endforeach()
+endfunction()
+
 # adder_add_test(NAME SOURCES ... PARTS ...): a GoogleTest program made of the named parts alone, so
 # that one folder can be built and tested without the rest.
 function(adder_add_test name)
@@ -66,15 +80,31 @@ function(adder_add_test name)
   if(NOT ADDER_BUILD_TESTS)
     return()
   endif()
-  set(kernels "")
-  foreach(part IN LISTS ARG_PARTS)
-    get_target_property(part_kernels ${part} ADDER_KERNEL_PARTS)
-    if(part_kernels)
-      list(APPEND kernels ${part_kernels})
-    endif()
-  endforeach()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE adder_options adder_test_support ${ARG_PARTS} ${kernels}
-                                        ${ADDER_LINK_LIBRARIES} GTest::gtest_main)
+  adder_link_parts(${name} ${ARG_PARTS})
+  target_link_libraries(${name} PRIVATE adder_test_support GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+endfunction()
+
+# adder_add_fuzzer(NAME SOURCES ... PARTS ...): SOURCES define LLVMFuzzerTestOneInput; seeds, if
+# there are any, are the files of tests/fuzz/NAME. In a build for fuzzing it is the libFuzzer program
+# fuzz/NAME_fuzz; in every other one a test that runs the seeds and mutations of them (see
+# tests/support/fuzz_main.cc), so that what fuzzing once found stays found.
+function(adder_add_fuzzer name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PARTS" ${ARGN})
+  if(NOT ADDER_BUILD_TESTS)
+    return()
+  endif()
+  add_executable(${name}_fuzz ${ARG_SOURCES})
+  adder_link_parts(${name}_fuzz ${ARG_PARTS})
+  if(ADDER_BUILD_FUZZERS)
+    target_link_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
+    set_target_properties(${name}_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                  ${PROJECT_BINARY_DIR}/fuzz)
+  else()
+    target_sources(${name}_fuzz PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/fuzz_main.cc)
+    target_link_libraries(${name}_fuzz PRIVATE adder_test_support GTest::gtest)
+    add_test(NAME ${name}_fuzz COMMAND ${name}_fuzz tests/fuzz/${name}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  endif()
 endfunction()

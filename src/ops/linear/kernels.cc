@@ -2,7 +2,9 @@
 // the weight once: they multiply straight from storage, several panels side by side, so that enough
 // sums run at once to hide the latency of an FMA. Many tokens (prefill) are bound by FMAs: register
 // tiles of tokens × panels over blocks of inputs whose weights stay in L1, widened to f32 once per
-// block where they are stored in 16 bits.
+// block where they are stored in 16 bits. Blocks of inputs outside, panels inside: x stays in L2,
+// and a weight is widened once per 512 tokens. (Panels outside, so that y stays in L2, was no
+// faster.)
 //
 // Register tile, in vectors: AVX-512 8 tokens × 3 panels of 1 (24 sums, 3 weights, 1 broadcast; 11
 // loads per 24 FMAs), AVX2 6 × 1 panel of 2, baseline 3 × 1 panel of 4.
@@ -38,10 +40,14 @@ constexpr int kWidePanels = 1;
 #endif
 constexpr int kWideTokens = 2;
 
-constexpr std::int64_t kFewTokens = 8;     // up to here the weight is read straight from storage
-constexpr std::int64_t kInputBlock = 192;  // × 3 panels × 64 bytes = 36 KB of L1
-constexpr std::int64_t kTokenBlock = 512;  // × kInputBlock × 4 bytes = 384 KB of L2
-constexpr std::int64_t kPrefetchBytes = 1024;  // ahead, per panel: past the page's last prefetch
+// Up to here the weight is read straight from storage.
+constexpr std::int64_t kFewTokens = 8;
+// 3 panels × 256 inputs × 64 bytes = 48 KB of weights: what L1 does not hold streams from L2.
+constexpr std::int64_t kInputBlock = 256;
+// 512 tokens × 256 inputs × 4 bytes = 512 KB of x stay in L2 while all panels go by.
+constexpr std::int64_t kTokenBlock = 512;
+// How far ahead, per panel, weights are prefetched from memory when decoding.
+constexpr std::int64_t kPrefetchBytes = 1024;
 
 // ---- weights of one panel for kInputs successive inputs ----------------------------------------
 
@@ -101,13 +107,33 @@ __attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
   constexpr int kInputs = Weights<T>::kInputs;
   constexpr int kV = kP * kVectors;
   F32 sum[kT][kV];
+  const auto each_sum = [&](auto&& visit) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-  for (int t = 0; t < kT; ++t) {
+    for (int t = 0; t < kT; ++t) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      const float* start = tile.resume ? tile.y + t * tile.y_stride : tile.bias;
-      sum[t][v] = start != nullptr ? load_outputs(start, v * kLanes, tile.outputs) : zero();
+      for (int v = 0; v < kV; ++v) visit(sum[t][v], t, v * kLanes);
     }
+  };
+  if constexpr (kT == kTokens) {
+    // The next tile's sums, which may be far away (y is wide): fetched while this one multiplies.
+    for (int t = 0; t < kT; ++t) {
+      for (int p = 0; p < kP; ++p) {
+        __builtin_prefetch(tile.y + (kT + t) * tile.y_stride + p * kOutputs, 1);
+      }
+    }
+  }
+  const bool whole = tile.outputs >= kP * kOutputs;
+  const float* start = tile.resume ? tile.y : tile.bias;
+  const std::int64_t start_stride = tile.resume ? tile.y_stride : 0;
+  if (start == nullptr) {
+    each_sum([](F32 & s, int, int) __attribute__((always_inline)) { s = zero(); });
+  } else if (whole) {
+    each_sum([&](F32 & s, int t, int o)
+                 __attribute__((always_inline)) { s = load(start + t * start_stride + o); });
+  } else {
+    each_sum([&](F32 & s, int t, int o) __attribute__((always_inline)) {
+      s = load_outputs(start + t * start_stride, o, tile.outputs);
+    });
   }
 
   // sum[t][panel] += x[t][i] · w[i][panel] for the first `n` inputs at x and weights, 1 <= n <=
@@ -148,12 +174,13 @@ __attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
   }
   if (i < tile.inputs) step(x, weights, 1);
 
-#pragma GCC unroll 8
-  for (int t = 0; t < kT; ++t) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      store_outputs(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum[t][v]);
-    }
+  if (whole) {
+    each_sum([&](F32 & s, int t, int o)
+                 __attribute__((always_inline)) { store(tile.y + t * tile.y_stride + o, s); });
+  } else {
+    each_sum([&](F32 & s, int t, int o) __attribute__((always_inline)) {
+      store_outputs(tile.y + t * tile.y_stride, o, tile.outputs, s);
+    });
   }
 }
 
@@ -247,44 +274,48 @@ void widen_panel(const T* panel, std::int64_t inputs, float* out) {
   }
 }
 
+// `n` panels against the tokens [token, token + tokens) over the inputs [input, input + inputs).
 template <typename T>
-void multiply_many(const LinearWork& work) {
+void multiply_block(const LinearWork& work, std::int64_t panel, std::int64_t n, std::int64_t token,
+                    std::int64_t tokens, std::int64_t input, std::int64_t inputs) {
   constexpr bool kWiden = !__is_same(T, float);
   alignas(64) float widened[kWiden ? kPanels * kInputBlock * kOutputs : 1];
+  const Tile<T> stored = first_tile<T>(work, panel);
+  const T* weights = stored.weights + input * kOutputs;
+  Tile<float> tile{.weights = widened,
+                   .panel_elements = kInputBlock * kOutputs,
+                   .x = stored.x + token * stored.x_stride + input,
+                   .x_stride = stored.x_stride,
+                   .inputs = inputs,
+                   .bias = stored.bias,
+                   .y = stored.y + token * stored.y_stride,
+                   .y_stride = stored.y_stride,
+                   .outputs = stored.outputs,
+                   .resume = input > 0};
+  if constexpr (kWiden) {
+    for (std::int64_t p = 0; p < n; ++p) {
+      widen_panel(weights + p * stored.panel_elements, inputs, widened + p * tile.panel_elements);
+    }
+  } else {
+    tile.weights = weights;
+    tile.panel_elements = stored.panel_elements;
+  }
+  multiply_panels(n, tokens, tile);
+}
+
+template <typename T>
+void multiply_many(const LinearWork& work) {
   std::int64_t tokens;
   for (std::int64_t token = 0; token < work.ntokens; token += tokens) {
     tokens = work.ntokens - token < kTokenBlock ? work.ntokens - token : kTokenBlock;
-    // At least once, so that no inputs at all give the bias.
     std::int64_t input = 0;
-    do {
+    do {  // at least once, so that a sum over no inputs gives the bias
       const std::int64_t left = work.in_features - input;
       const std::int64_t inputs = left < kInputBlock ? left : kInputBlock;
       std::int64_t n;
       for (std::int64_t panel = work.panel_begin; panel < work.panel_end; panel += n) {
         n = work.panel_end - panel >= kPanels ? kPanels : 1;
-        const Tile<T> source = first_tile<T>(work, panel);
-        const T* weights = source.weights + input * kOutputs;
-        Tile<float> tile{};
-        tile.x = source.x + token * work.x_stride + input;
-        tile.x_stride = source.x_stride;
-        tile.inputs = inputs;
-        tile.bias = source.bias;
-        tile.y = source.y + token * work.y_stride;
-        tile.y_stride = source.y_stride;
-        tile.outputs = source.outputs;
-        tile.resume = input > 0;
-        if constexpr (kWiden) {
-          for (std::int64_t p = 0; p < n; ++p) {
-            widen_panel(weights + p * work.panel_elements, inputs,
-                        widened + p * kInputBlock * kOutputs);
-          }
-          tile.weights = widened;
-          tile.panel_elements = kInputBlock * kOutputs;
-        } else {
-          tile.weights = weights;
-          tile.panel_elements = work.panel_elements;
-        }
-        multiply_panels(n, tokens, tile);
+        multiply_block<T>(work, panel, n, token, tokens, input, inputs);
       }
       input += inputs;
     } while (input < work.in_features);

@@ -7,18 +7,32 @@
 
 #include "core/check.h"
 
+#if defined(ADDER_TIERS_X86)
+#include <cpuid.h>
+#endif
+
 namespace adder {
 namespace {
 
 constexpr int kNotForced = -1;
 std::atomic<int> forced_tier{kNotForced};
 
+#if defined(ADDER_TIERS_X86)
+// Clang 14's __builtin_cpu_supports does not know this feature.
+bool supports_f16c() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 std::vector<CpuTier> detect() {
   std::vector<CpuTier> tiers{CpuTier::baseline};
 #if defined(ADDER_TIERS_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && supports_f16c()) {
     tiers.push_back(CpuTier::avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {

@@ -4,10 +4,16 @@ namespace adder::bench {
 
 // Defined in src/ops/<op>/bench.cc.
 OpBenchmark rms_norm_benchmark();
+OpBenchmark embedding_benchmark();
+OpBenchmark gated_rms_norm_benchmark();
+OpBenchmark swiglu_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
   return {
       rms_norm_benchmark(),
+      embedding_benchmark(),
+      gated_rms_norm_benchmark(),
+      swiglu_benchmark(),
   };
 }
 

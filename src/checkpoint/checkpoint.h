@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adder/tensor_view.h"
+#include "checkpoint/model_config.h"
+
+namespace adder {
+
+/// A model's weights and configuration, opened from any layout and dialect that Adder reads:
+///
+///   Hugging Face   config.json with `model_type`; model.safetensors, shards with
+///                  model.safetensors.index.json, or the same as pytorch_model.bin
+///   state-spaces   config.json with `d_model` and `ssm_cfg`; pytorch_model.bin or safetensors
+///
+/// Tensors have canonical names: `embedding.weight`, `layers.N.norm.weight`,
+/// `layers.N.mixer.{in_proj.weight, in_proj.bias, conv1d.weight, conv1d.bias, A_log, D, dt_bias,
+/// norm.weight, out_proj.weight, out_proj.bias, x_proj.weight, dt_proj.weight, dt_proj.bias}`,
+/// `layers.N.norm2.weight`, `layers.N.mlp.{fc1,fc2}.{weight,bias}`, `norm_f.weight` and, unless
+/// embeddings are tied, `lm_head.weight`. Exactly the tensors that the configuration calls for are
+/// there, with the shapes it implies and a floating dtype; conv1d.weight is (conv_dim, d_conv).
+///
+/// Weights are mapped, not read: opening is fast and pages are shared between processes. All
+/// members but moves may be called from several threads.
+class Checkpoint {
+ public:
+  /// Opens a checkpoint folder, or one weight or index file with config.json beside it. Throws
+  /// adder::Error, naming the file, for whatever is missing, damaged, contradictory or unsupported.
+  static Checkpoint open(const std::filesystem::path& directory_or_file);
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  const ModelConfig& config() const;
+  /// The folder.
+  const std::filesystem::path& directory() const;
+  /// The weight files.
+  std::vector<std::filesystem::path> files() const;
+
+  /// Canonical names in alphabetical order.
+  std::vector<std::string> names() const;
+  bool has(std::string_view name) const;
+  /// The tensor: contiguous, aligned to its element size, valid until `release(name)` or the end of
+  /// this object. Throws adder::Error when there is none of that name.
+  ///
+  /// Normally this is the mapped file itself. A tensor that was stored strided, or at an odd
+  /// address (safetensors headers may have any length), is copied on first use.
+  ConstTensorView tensor(std::string_view name) const;
+  /// Gives up the memory behind a tensor that was packed elsewhere: the copy if there is one, or
+  /// the pages of the mapping, which are read again from the file if they are touched again.
+  void release(std::string_view name) const;
+
+  /// Elements and bytes of all tensors, as stored.
+  std::int64_t parameter_count() const;
+  std::int64_t total_bytes() const;
+
+ private:
+  struct Contents;
+  explicit Checkpoint(std::unique_ptr<Contents> contents);
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace adder

@@ -1,0 +1,39 @@
+#pragma once
+
+// Which files make up a checkpoint.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_tensors.h"
+#include "checkpoint/stated_config.h"
+#include "core/mapped_file.h"
+
+namespace adder {
+
+struct CheckpointLayout {
+  std::filesystem::path directory;
+  std::filesystem::path config;
+  /// The weight or index file, which names the checkpoint in errors.
+  std::filesystem::path source;
+  std::vector<std::filesystem::path> weights;
+  /// With an index: stored tensor name -> shard path. Empty without.
+  std::map<std::string, std::filesystem::path> shards;
+};
+
+/// Finds the files of the checkpoint at a folder, weight file, index file or config.json. In a
+/// folder the first of these counts: model.safetensors, model.safetensors.index.json,
+/// pytorch_model.bin, pytorch_model.bin.index.json. Every file named exists.
+CheckpointLayout find_layout(const std::filesystem::path& directory_or_file);
+
+StatedConfig read_config(const std::filesystem::path& path);
+
+/// The tensors of a .safetensors, .bin, .pt or .pth file.
+TensorTable read_weights(const MappedFile& file);
+
+/// Every tensor of the index came from the shard that it names.
+void check_shards(const CheckpointLayout& layout, const ModelTensors& tensors);
+
+}  // namespace adder

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "adder/tensor_view.h"
-#include "checkpoint/model_config.h"
+#include "adder/model_config.h"
 
 namespace adder {
 

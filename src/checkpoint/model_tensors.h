@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/model_config.h"
+#include "adder/model_config.h"
 #include "checkpoint/stated_config.h"
 #include "checkpoint/tensor_table.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/model_config.h"
+#include "adder/model_config.h"
 
 namespace adder {
 

@@ -1,0 +1,312 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "core/check.h"
+#include "ops/causal_conv1d/causal_conv1d.h"
+#include "ops/embedding/embedding.h"
+#include "ops/gated_rms_norm/gated_rms_norm.h"
+#include "ops/linear/linear.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/selective_scan/selective_scan.h"
+#include "ops/selective_scan_step/selective_scan_step.h"
+#include "ops/ssd_forward/ssd_forward.h"
+#include "ops/ssd_step/ssd_step.h"
+#include "ops/swiglu/swiglu.h"
+
+namespace adder {
+namespace {
+
+class CpuLinearWeight final : public LinearWeight {
+ public:
+  CpuLinearWeight(cpu::PackedLinear packed, Tensor bias)
+      : packed_(std::move(packed)), bias_(std::move(bias)) {}
+
+  std::int64_t in_features() const override { return packed_.in_features(); }
+  std::int64_t out_features() const override { return packed_.out_features(); }
+  std::int64_t size_bytes() const override {
+    return packed_.bytes() + (bias_.defined() ? bias_.view.size_bytes() : 0);
+  }
+  const cpu::PackedLinear& packed() const { return packed_; }
+  ConstTensorView bias() const { return bias_.view; }
+
+ private:
+  cpu::PackedLinear packed_;
+  Tensor bias_;
+};
+
+// The boundaries for an operation, which takes one sequence to be the rule.
+ConstTensorView boundaries(const Sequences& sequences) {
+  if (sequences.count() == 1) return {};
+  return ConstTensorView::of(sequences.cu_seqlens().data(), {sequences.count() + 1});
+}
+
+}  // namespace
+
+Tensor CpuBackend::empty(DType dtype, std::span<const std::int64_t> dims) {
+  TensorView view(nullptr, dtype, dims);
+  auto storage = memory_.allocate(static_cast<std::size_t>(view.size_bytes()));
+  view.data = storage.get();
+  return {view, std::move(storage)};
+}
+
+Tensor CpuBackend::matrix(std::int64_t rows, std::int64_t columns) {
+  const std::int64_t dims[] = {rows, columns};
+  return empty(DType::f32, dims);
+}
+
+// ---- weights
+// -------------------------------------------------------------------------------------
+
+Tensor CpuBackend::upload(const ConstTensorView& host) { return convert(host, DType::f32); }
+
+Tensor CpuBackend::upload_ids(std::span<const std::int32_t> ids) {
+  const std::int64_t dims[] = {static_cast<std::int64_t>(ids.size())};
+  Tensor out = empty(DType::i32, dims);
+  std::copy(ids.begin(), ids.end(), out.as<std::int32_t>());
+  return out;
+}
+
+Tensor CpuBackend::upload_embedding(const ConstTensorView& host,
+                                    std::shared_ptr<const void> owner) {
+  // Rows are looked up where they lie, usually in the mapped file: nothing is copied, and only the
+  // rows that are used are ever read. The tensor is never written through.
+  TensorView view(const_cast<void*>(host.data), host.dtype, host.dims(), host.device);
+  view.strides = host.strides;
+  return {view, std::const_pointer_cast<void>(std::move(owner))};
+}
+
+std::shared_ptr<const LinearWeight> CpuBackend::upload_linear(const ConstTensorView& weight,
+                                                              const ConstTensorView& bias,
+                                                              DType dtype) {
+  return std::make_shared<CpuLinearWeight>(cpu::pack_linear(weight, dtype, pool_),
+                                           bias.defined() ? upload(bias) : Tensor());
+}
+
+Tensor CpuBackend::upload_conv_weight(const ConstTensorView& weight) {
+  // Memory holds (width, channels), the view is (channels, width): the kernel's fast path.
+  const std::int64_t channels = weight.dim(0);
+  const std::int64_t width = weight.dim(1);
+  const Tensor rows = convert(weight, DType::f32);
+  Tensor out = Tensor::empty(DType::f32, {width, channels});
+  for (std::int64_t c = 0; c < channels; ++c) {
+    for (std::int64_t k = 0; k < width; ++k) {
+      out.as<float>()[k * channels + c] = rows.as<float>()[c * width + k];
+    }
+  }
+  std::swap(out.view.shape[0], out.view.shape[1]);
+  std::swap(out.view.strides[0], out.view.strides[1]);
+  return out;
+}
+
+// ---- state
+// ---------------------------------------------------------------------------------------
+
+Tensor CpuBackend::zeros(std::span<const std::int64_t> dims) {
+  Tensor out = Tensor::empty(DType::f32, dims);
+  std::memset(out.view.data, 0, static_cast<std::size_t>(out.view.size_bytes()));
+  return out;
+}
+
+Tensor CpuBackend::clone(const Tensor& tensor) { return convert(tensor.view, tensor.view.dtype); }
+
+void CpuBackend::download(const Tensor& from, std::span<float> to) {
+  assert(from.view.is_contiguous() && from.view.numel() == static_cast<std::int64_t>(to.size()));
+  std::copy_n(from.as<float>(), to.size(), to.data());
+}
+
+void CpuBackend::assign(Tensor& to, std::span<const float> from) {
+  assert(to.view.is_contiguous() && to.view.numel() == static_cast<std::int64_t>(from.size()));
+  std::copy(from.begin(), from.end(), to.as<float>());
+}
+
+// ---- operations
+// ----------------------------------------------------------------------------------
+
+Tensor CpuBackend::columns(const Tensor& x, std::int64_t begin, std::int64_t count) {
+  return {x.view.narrow(1, begin, count), x.storage};
+}
+
+Tensor CpuBackend::rows(const Tensor& x, std::int64_t begin, std::int64_t count) {
+  return {x.view.narrow(0, begin, count), x.storage};
+}
+
+Tensor CpuBackend::last_tokens(const Tensor& x, const Sequences& sequences) {
+  const std::span<const std::int32_t> offsets = sequences.cu_seqlens();
+  std::vector<std::int64_t> last;
+  for (std::size_t s = 1; s < offsets.size(); ++s) {
+    if (offsets[s] > offsets[s - 1]) last.push_back(offsets[s] - 1);
+  }
+  const std::int64_t width = x.view.dim(1);
+  Tensor out = matrix(static_cast<std::int64_t>(last.size()), width);
+  float* to = out.as<float>();
+  for (std::int64_t token : last) {
+    to = std::copy_n(x.as<float>() + token * x.view.stride(0), width, to);
+  }
+  return out;
+}
+
+Tensor CpuBackend::concat_columns(const Tensor& a, const Tensor& b) {
+  const std::int64_t ntokens = a.view.dim(0);
+  Tensor out = matrix(ntokens, a.view.dim(1) + b.view.dim(1));
+  float* to = out.as<float>();
+  for (std::int64_t t = 0; t < ntokens; ++t) {
+    for (const Tensor* part : {&a, &b}) {
+      to = std::copy_n(part->as<float>() + t * part->view.stride(0), part->view.dim(1), to);
+    }
+  }
+  return out;
+}
+
+Tensor CpuBackend::embedding(const Tensor& ids, const Tensor& weight) {
+  Tensor y = matrix(ids.view.dim(0), weight.view.dim(1));
+  cpu::embedding({.ids = ids.view, .weight = weight.view, .y = y.view}, pool_);
+  return y;
+}
+
+Tensor CpuBackend::rms_norm(const Tensor& x, const Tensor& weight, float epsilon) {
+  Tensor y = matrix(x.view.dim(0), x.view.dim(1));
+  cpu::rms_norm(
+      {.residual = x.view, .x = {}, .weight = weight.view, .y = y.view, .epsilon = epsilon}, pool_);
+  return y;
+}
+
+Tensor CpuBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
+                                float epsilon) {
+  Tensor y = matrix(residual.view.dim(0), residual.view.dim(1));
+  cpu::rms_norm({.residual = residual.view,
+                 .x = x.view,
+                 .weight = weight.view,
+                 .y = y.view,
+                 .epsilon = epsilon},
+                pool_);
+  return y;
+}
+
+Tensor CpuBackend::linear(const Tensor& x, const LinearWeight& weight) {
+  const auto& held = static_cast<const CpuLinearWeight&>(weight);
+  Tensor y = matrix(x.view.dim(0), held.out_features());
+  cpu::linear({.x = x.view, .bias = held.bias(), .y = y.view}, held.packed(), pool_);
+  return y;
+}
+
+Tensor CpuBackend::causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                      Tensor& state, const Sequences& sequences) {
+  Tensor y = matrix(x.view.dim(0), x.view.dim(1));
+  cpu::causal_conv1d({.x = x.view,
+                      .weight = weight.view,
+                      .bias = bias.view,
+                      .y = y.view,
+                      .conv_state = state.view,
+                      .cu_seqlens = boundaries(sequences),
+                      .seq_idx = {},
+                      .silu = true},
+                     pool_);
+  return y;
+}
+
+Tensor CpuBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& sequences) {
+  const std::int64_t nheads = state.view.dim(1);
+  Tensor y = matrix(input.x.view.dim(0), input.x.view.dim(1));
+  const auto heads = [&](const auto& matrix_view) { return matrix_view.split_last(nheads); };
+  const auto groups = [&](const Tensor& t) { return t.view.split_last(input.ngroups); };
+  if (sequences.is_step()) {
+    cpu::ssd_step({.x = heads(input.x.view),
+                   .dt = input.dt.view,
+                   .A = input.A.view,
+                   .B = groups(input.B),
+                   .C = groups(input.C),
+                   .D = input.D.view,
+                   .z = {},
+                   .dt_bias = input.dt_bias.view,
+                   .dt_softplus = true,
+                   .dt_min = input.dt_min,
+                   .dt_max = input.dt_max,
+                   .state = state.view,
+                   .y = heads(y.view)},
+                  pool_);
+    return y;
+  }
+  const SsdForwardArgs args{.x = heads(input.x.view).unsqueeze0(),
+                            .dt = input.dt.view.unsqueeze0(),
+                            .A = input.A.view,
+                            .B = groups(input.B).unsqueeze0(),
+                            .C = groups(input.C).unsqueeze0(),
+                            .D = input.D.view,
+                            .z = {},
+                            .dt_bias = input.dt_bias.view,
+                            .dt_softplus = true,
+                            .dt_min = input.dt_min,
+                            .dt_max = input.dt_max,
+                            .initial_states = state.view,
+                            .seq_idx = {},
+                            .cu_seqlens = boundaries(sequences),
+                            .chunk_size = input.chunk_size,
+                            .y = heads(y.view).unsqueeze0(),
+                            .final_states = state.view};
+  const std::size_t bytes = cpu::ssd_forward_workspace_bytes(args, pool_.nthreads());
+  const std::shared_ptr<void> workspace = memory_.allocate(bytes);
+  cpu::ssd_forward(args, {static_cast<std::byte*>(workspace.get()), bytes}, pool_);
+  return y;
+}
+
+Tensor CpuBackend::selective_scan(const SelectiveScanInput& input, Tensor& state,
+                                  const Sequences& sequences) {
+  Tensor y = matrix(input.x.view.dim(0), input.x.view.dim(1));
+  const auto one_group = [](const Tensor& t) { return t.view.split_last(1); };
+  if (sequences.is_step()) {
+    cpu::selective_scan_step({.x = input.x.view,
+                              .dt = input.dt.view,
+                              .A = input.A.view,
+                              .B = one_group(input.B),
+                              .C = one_group(input.C),
+                              .D = input.D.view,
+                              .z = input.z.view,
+                              .dt_bias = input.dt_bias.view,
+                              .state = state.view,
+                              .y = y.view,
+                              .dt_softplus = true},
+                             pool_);
+    return y;
+  }
+  cpu::selective_scan({.x = input.x.view.unsqueeze0(),
+                       .dt = input.dt.view.unsqueeze0(),
+                       .A = input.A.view,
+                       .B = one_group(input.B).unsqueeze0(),
+                       .C = one_group(input.C).unsqueeze0(),
+                       .D = input.D.view,
+                       .z = input.z.view.unsqueeze0(),
+                       .dt_bias = input.dt_bias.view,
+                       .initial_states = state.view,
+                       .final_states = state.view,
+                       .cu_seqlens = boundaries(sequences),
+                       .y = y.view.unsqueeze0(),
+                       .dt_softplus = true},
+                      pool_);
+  return y;
+}
+
+Tensor CpuBackend::gated_rms_norm(const Tensor& y, const Tensor& z, const Tensor& weight,
+                                  const GatedNormOptions& options) {
+  Tensor out = matrix(y.view.dim(0), y.view.dim(1));
+  cpu::gated_rms_norm({.y = y.view,
+                       .z = z.view,
+                       .weight = weight.view,
+                       .out = out.view,
+                       .ngroups = options.ngroups,
+                       .epsilon = options.epsilon,
+                       .norm_before_gate = options.norm_before_gate,
+                       .norm = options.normalize},
+                      pool_);
+  return out;
+}
+
+Tensor CpuBackend::gated_mlp(const Tensor& x, const Tensor& gate) {
+  Tensor y = matrix(x.view.dim(0), x.view.dim(1));
+  cpu::swiglu({.x = x.view, .gate = gate.view, .y = y.view}, pool_);
+  return y;
+}
+
+}  // namespace adder

@@ -1,0 +1,59 @@
+#pragma once
+
+#include "adder/thread_pool.h"
+#include "backend/backend.h"
+#include "backend/cpu/memory_pool.h"
+
+namespace adder {
+
+/// Runs every operation at once on a team of threads. Several threads may call it: their loops take
+/// turns on the team.
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int nthreads = 0) : pool_(nthreads) {}
+
+  ThreadPool& pool() { return pool_; }
+  std::string_view name() const override { return "cpu"; }
+
+  Tensor upload(const ConstTensorView& host) override;
+  Tensor upload_ids(std::span<const std::int32_t> ids) override;
+  Tensor upload_embedding(const ConstTensorView& host, std::shared_ptr<const void> owner) override;
+  std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
+                                                    const ConstTensorView& bias,
+                                                    DType dtype) override;
+  Tensor upload_conv_weight(const ConstTensorView& weight) override;
+
+  Tensor zeros(std::span<const std::int64_t> dims) override;
+  Tensor clone(const Tensor& tensor) override;
+  void download(const Tensor& from, std::span<float> to) override;
+  void assign(Tensor& to, std::span<const float> from) override;
+
+  Tensor columns(const Tensor& x, std::int64_t begin, std::int64_t count) override;
+  Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t count) override;
+  Tensor last_tokens(const Tensor& x, const Sequences& sequences) override;
+  Tensor concat_columns(const Tensor& a, const Tensor& b) override;
+
+  Tensor embedding(const Tensor& ids, const Tensor& weight) override;
+  Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) override;
+  Tensor add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
+                      float epsilon) override;
+  Tensor linear(const Tensor& x, const LinearWeight& weight) override;
+  Tensor causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            Tensor& state, const Sequences& sequences) override;
+  Tensor ssd(const SsdInput& input, Tensor& state, const Sequences& sequences) override;
+  Tensor selective_scan(const SelectiveScanInput& input, Tensor& state,
+                        const Sequences& sequences) override;
+  Tensor gated_rms_norm(const Tensor& y, const Tensor& z, const Tensor& weight,
+                        const GatedNormOptions& options) override;
+  Tensor gated_mlp(const Tensor& x, const Tensor& gate) override;
+
+ private:
+  /// Uninitialized, from the pool.
+  Tensor empty(DType dtype, std::span<const std::int64_t> dims);
+  Tensor matrix(std::int64_t rows, std::int64_t columns);
+
+  ThreadPool pool_;
+  MemoryPool memory_;
+};
+
+}  // namespace adder

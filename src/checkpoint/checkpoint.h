@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "adder/tensor_view.h"
 #include "adder/model_config.h"
+#include "adder/tensor_view.h"
 
 namespace adder {
 

@@ -1,11 +1,12 @@
-# adder_add_op(NAME SOURCES ... [KERNELS ...] [TEST ...] [BENCH ...] [DEPENDS other ops])
+# adder_add_op(NAME SOURCES ... [KERNELS ...] [HEADERS ...] [TEST ...] [BENCH ...]
+#              [DEPENDS other operations])
 #
 # One folder per operation. SOURCES are compiled once; KERNELS once per instruction-set tier, each
 # into the namespace tier_<name> (see src/core/cpu_tier.h). Defines
 #   adder_op_NAME        object library, part of libadder
 #   adder_op_NAME_bench  object library, part of the command line tool
 #   NAME_test            a test program registered with CTest
-# and installs the contract header NAME.h as <adder/ops/NAME/NAME.h>.
+# and installs the contract header NAME.h, and HEADERS that it includes, as <adder/ops/NAME/...>.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(ADDER_TIERS baseline avx2 avx512)
   set(ADDER_TIER_FLAGS_baseline "")
@@ -33,9 +34,9 @@ function(adder_tiered_kernels target files)
 endfunction()
 
 function(adder_add_op name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;KERNELS;TEST;BENCH;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;KERNELS;HEADERS;TEST;BENCH;DEPENDS" ${ARGN})
   adder_add_part(adder_op_${name} SOURCES ${ARG_SOURCES})
-  install(FILES ${name}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/adder/ops/${name})
+  install(FILES ${name}.h ${ARG_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/adder/ops/${name})
   if(ARG_KERNELS)
     adder_tiered_kernels(adder_op_${name} "${ARG_KERNELS}")
   endif()
@@ -87,8 +88,8 @@ function(adder_add_test name)
 endfunction()
 
 # adder_add_fuzzer(NAME SOURCES ... PARTS ...): SOURCES define LLVMFuzzerTestOneInput; seeds, if
-# there are any, are the files of tests/fuzz/NAME. In a build for fuzzing it is the libFuzzer program
-# fuzz/NAME_fuzz; in every other one a test that runs the seeds and mutations of them (see
+# there are any, are the files of tests/fuzz/NAME. In a build for fuzzing it is the libFuzzer
+# program fuzz/NAME_fuzz; in every other one a test that runs the seeds and mutations of them (see
 # tests/support/fuzz_main.cc), so that what fuzzing once found stays found.
 function(adder_add_fuzzer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PARTS" ${ARGN})

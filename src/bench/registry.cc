@@ -7,6 +7,7 @@ OpBenchmark rms_norm_benchmark();
 OpBenchmark embedding_benchmark();
 OpBenchmark gated_rms_norm_benchmark();
 OpBenchmark swiglu_benchmark();
+OpBenchmark causal_conv1d_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
   return {
@@ -14,6 +15,7 @@ std::vector<OpBenchmark> op_benchmarks() {
       embedding_benchmark(),
       gated_rms_norm_benchmark(),
       swiglu_benchmark(),
+      causal_conv1d_benchmark(),
   };
 }
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace adder {
+
+/// Philox4x32-10: a counter-based generator. Number n of a seed is a function of (seed, n), so that
+/// the state to save is two integers and every platform gives the same numbers.
+///
+/// Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011),
+/// section 5.3 and table 2.
+std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
+                                           std::array<std::uint32_t, 2> key);
+
+/// The random numbers of one sequence. A value: a copy continues where the original was.
+class Rng {
+ public:
+  explicit Rng(std::uint64_t seed = 0, std::uint64_t position = 0)
+      : seed_(seed), position_(position) {}
+
+  std::uint64_t seed() const { return seed_; }
+  /// How many numbers were taken.
+  std::uint64_t position() const { return position_; }
+
+  /// Uniform over all 64-bit numbers.
+  std::uint64_t next();
+  /// Uniform over the multiples of 2^-53 in [0, 1).
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+  friend bool operator==(const Rng&, const Rng&) = default;
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t position_;
+};
+
+}  // namespace adder

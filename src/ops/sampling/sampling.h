@@ -1,0 +1,68 @@
+#pragma once
+
+// From logits to a token.
+//
+// `logits` are those of the vocabulary alone: a head whose rows were padded to a round number is
+// passed as `logits.first(vocab_size)`. They may be -inf (a token that is ruled out), but not all
+// of them. NaN or +inf, which come of a broken model or state, are an adder::Error that says where.
+//
+// The steps of sample_token, in their order; each sees what the one before left:
+//   1. repeat_penalty: the logit of every distinct recent token, divided if positive, else
+//      multiplied (Keskar et al. 2019, section 4.1)
+//   2. temperature: all logits divided by it; 0 ends here with the greatest (the first of equals)
+//   3. top_k: only the k greatest (Fan et al. 2018, section 5.1); of equals the lowest ids
+//   4. top_p: the fewest most likely tokens whose probabilities, among those left, sum to at least
+//      top_p (Holtzman et al. 2019, section 3.1)
+//   5. min_p: only tokens at least min_p times as likely as the likeliest (Nguyen et al. 2024,
+//      section 3)
+//   6. one draw from what is left, renormalized; it takes one number of the generator
+// The same logits, parameters and generator give the same token on every platform and CPU tier.
+
+#include <span>
+#include <vector>
+
+#include "adder/ops/sampling/rng.h"
+
+namespace adder {
+
+struct SamplingParams {
+  float temperature = 0.8F;     ///< at least 0; 0 is greedy
+  int top_k = 40;               ///< at least 0; 0 is off
+  float top_p = 0.95F;          ///< in [0, 1]; 1 is off
+  float min_p = 0.05F;          ///< in [0, 1]; 0 is off
+  float repeat_penalty = 1.0F;  ///< above 0; 1 is off
+};
+
+/// Throws adder::Error unless every parameter is in its range.
+void validate(const SamplingParams& params);
+
+/// What sample_token needs besides; it grows to the vocabulary on first use and is then reused. The
+/// contents mean nothing between calls.
+struct SamplingWorkspace {
+  struct Candidate {
+    double weight;  ///< probability relative to the likeliest
+    float logit;
+    int id;
+  };
+  std::vector<float> logits;
+  std::vector<int> recent;
+  std::vector<Candidate> candidates;
+};
+
+/// Draws a token. `recent` are the token ids that repeat_penalty applies to, repetitions allowed.
+int sample_token(std::span<const float> logits, const SamplingParams& params,
+                 std::span<const int> recent, Rng& rng, SamplingWorkspace& workspace);
+
+/// The id of the greatest logit; the lowest of equals.
+int argmax(std::span<const float> logits);
+
+/// probabilities = softmax(logits / temperature), temperature above 0; summed in float64.
+void softmax(std::span<const float> logits, float temperature, std::span<float> probabilities);
+
+/// Natural logarithms of softmax(logits), in float64.
+void log_softmax(std::span<const float> logits, std::span<double> log_probabilities);
+
+/// -log softmax(logits)[target] in nats, in float64: what scoring sums up.
+double negative_log_likelihood(std::span<const float> logits, int target);
+
+}  // namespace adder

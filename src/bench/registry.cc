@@ -8,6 +8,8 @@ OpBenchmark embedding_benchmark();
 OpBenchmark gated_rms_norm_benchmark();
 OpBenchmark swiglu_benchmark();
 OpBenchmark causal_conv1d_benchmark();
+OpBenchmark selective_scan_benchmark();
+OpBenchmark selective_scan_step_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
   return {
@@ -16,6 +18,8 @@ std::vector<OpBenchmark> op_benchmarks() {
       gated_rms_norm_benchmark(),
       swiglu_benchmark(),
       causal_conv1d_benchmark(),
+      selective_scan_benchmark(),
+      selective_scan_step_benchmark(),
   };
 }
 

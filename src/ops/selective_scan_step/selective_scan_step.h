@@ -1,0 +1,53 @@
+#pragma once
+
+// One token of the selective scan of Mamba-1 for each of several sequences: decoding. Per channel d
+// of d_inner with group g = d / (d_inner / ngroups):
+//
+//   dt  = dt_raw + dt_bias, then softplus of it if dt_softplus
+//   h_d = exp(dt_d · A_d) ∘ h_d + dt_d · x_d · B_g
+//   y_d = C_g · h_d + D_d · x_d, then · silu(z_d) if there is z
+//
+// See selective_scan for the source; a state goes through the same bits in both.
+
+#include "adder/tensor_view.h"
+#include "adder/thread_pool.h"
+
+namespace adder {
+
+/// Arguments of selective_scan_step. The last dimension of every tensor is contiguous, the others
+/// have free strides.
+struct SelectiveScanStepArgs {
+  /// (batch, d_inner) f32.
+  ConstTensorView x;
+  /// (batch, d_inner) f32, before bias and softplus.
+  ConstTensorView dt;
+  /// (d_inner, dstate) f32, negative; dstate at least 1.
+  ConstTensorView A;
+  /// (batch, ngroups, dstate) f32, ngroups dividing d_inner.
+  ConstTensorView B;
+  /// (batch, ngroups, dstate) f32.
+  ConstTensorView C;
+  /// (d_inner) f32, optional.
+  ConstTensorView D{};
+  /// (batch, d_inner) f32, optional.
+  ConstTensorView z{};
+  /// (d_inner) f32, optional.
+  ConstTensorView dt_bias{};
+  /// (batch, d_inner, dstate) f32, updated in place.
+  TensorView state;
+  /// (batch, d_inner) f32. May be `x`, `dt` or `z` itself; otherwise it must not overlap the
+  /// inputs.
+  TensorView y;
+  bool dt_softplus = true;
+};
+
+/// Throws adder::Error unless shapes, dtypes and layouts are as documented.
+void validate(const SelectiveScanStepArgs& args);
+
+namespace cpu {
+/// A channel of a sequence gives the same bits whatever the number of threads and whatever the
+/// other channels and sequences.
+void selective_scan_step(const SelectiveScanStepArgs& args, ThreadPool& pool);
+}  // namespace cpu
+
+}  // namespace adder

@@ -23,7 +23,7 @@ struct LoadOptions {
   /// Threads of the CPU backend; 0 takes the cores this process may run on.
   int nthreads = 0;
   /// Called on the loading thread with the fraction done, from 0 to 1.
-  std::function<void(double)> progress;
+  std::function<void(double)> progress{};
 };
 
 /// A loaded model: immutable, cheap to copy (copies share it), safe to use from several threads.

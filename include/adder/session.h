@@ -46,7 +46,7 @@ class Snapshot {
 struct GenerateOptions {
   /// Tokens at most; negative means no limit.
   std::int64_t max_tokens = 128;
-  SamplingParams sampling;
+  SamplingParams sampling{};
   /// The same seed, model, prompt and options give the same tokens.
   std::uint64_t seed = 0;
   /// Ends before a token that ends the text (the checkpoint's eos ids). Off: such tokens are text.
@@ -72,8 +72,9 @@ class Session {
   /// Feeds tokens and hands over the logits after each of them, in order and in blocks of rows:
   /// `on_block(first, logits)` with `logits` of (rows, vocab_size), row-major, for the tokens
   /// [first, first + rows).
-  void prefill(std::span<const int> tokens,
-               const std::function<void(std::int64_t first, std::span<const float> logits)>& on_block);
+  void prefill(
+      std::span<const int> tokens,
+      const std::function<void(std::int64_t first, std::span<const float> logits)>& on_block);
 
   /// Feeds tokens and returns -ln p(token | all before it) for each, in nats. The first token of an
   /// empty session has no prediction and no entry.
@@ -127,7 +128,7 @@ class Generation {
     }
     void operator++(int) { generation_->advance(); }
     friend bool operator==(const Iterator& it, std::default_sentinel_t) {
-      return it.generation_->stop_reason_ != StopReason::running;
+      return it.generation_->stop_reason() != StopReason::running;
     }
 
    private:

@@ -10,11 +10,10 @@
 //   1. repeat_penalty: the logit of every distinct recent token, divided if positive, else
 //      multiplied (Keskar et al. 2019, section 4.1)
 //   2. temperature: all logits divided by it; 0 ends here with the greatest (the first of equals)
-//   3. top_k: only the k greatest (Fan et al. 2018, section 5.1); of equals the lowest ids
+//   3. top_k: only the k greatest (Fan et al. 2018); of equals the lowest ids
 //   4. top_p: the fewest most likely tokens whose probabilities, among those left, sum to at least
 //      top_p (Holtzman et al. 2019, section 3.1)
-//   5. min_p: only tokens at least min_p times as likely as the likeliest (Nguyen et al. 2024,
-//      section 3)
+//   5. min_p: only tokens at least min_p times as likely as the likeliest (Nguyen et al. 2024)
 //   6. one draw from what is left, renormalized; it takes one number of the generator
 // The same logits, parameters and generator give the same token on every platform and CPU tier.
 
@@ -22,18 +21,12 @@
 #include <vector>
 
 #include "adder/ops/sampling/rng.h"
+#include "adder/sampling.h"
 
 namespace adder {
 
-struct SamplingParams {
-  float temperature = 0.8F;     ///< at least 0; 0 is greedy
-  int top_k = 40;               ///< at least 0; 0 is off
-  float top_p = 0.95F;          ///< in [0, 1]; 1 is off
-  float min_p = 0.05F;          ///< in [0, 1]; 0 is off
-  float repeat_penalty = 1.0F;  ///< above 0; 1 is off
-};
-
-/// Throws adder::Error unless every parameter is in its range.
+/// Throws adder::Error unless every parameter is in its range: temperature and top_k not negative,
+/// top_p and min_p in [0, 1], repeat_penalty above 0.
 void validate(const SamplingParams& params);
 
 /// What sample_token needs besides; it grows to the vocabulary on first use and is then reused. The

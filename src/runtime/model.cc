@@ -1,0 +1,134 @@
+#include "adder/model.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend.h"
+#include "checkpoint/checkpoint.h"
+#include "core/check.h"
+#include "models/random_weights.h"
+#include "runtime/model_impl.h"
+
+namespace adder {
+namespace {
+
+// A checkpoint as the source of a network's weights.
+class CheckpointWeights final : public WeightSource {
+ public:
+  explicit CheckpointWeights(std::shared_ptr<const Checkpoint> checkpoint)
+      : checkpoint_(std::move(checkpoint)) {}
+
+  const ModelConfig& config() const override { return checkpoint_->config(); }
+  bool has(const std::string& name) const override { return checkpoint_->has(name); }
+  Tensor tensor(const std::string& name) const override {
+    const ConstTensorView view = checkpoint_->tensor(name);
+    TensorView shared(const_cast<void*>(view.data), view.dtype, view.dims());
+    shared.strides = view.strides;
+    return {shared, std::const_pointer_cast<Checkpoint>(checkpoint_)};
+  }
+  void release(const std::string& name) const override { checkpoint_->release(name); }
+
+ private:
+  std::shared_ptr<const Checkpoint> checkpoint_;
+};
+
+DType matrix_dtype(const std::string& name, const WeightSource& source) {
+  if (name == "auto") return source.tensor("layers.0.mixer.in_proj.weight").view.dtype;
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  fail("dtype \"{}\" is unknown, expected auto, f32, bf16 or f16", name);
+}
+
+// Samples every tensor of the model: two models that differ in a trained way differ in each.
+std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::string>& names,
+                             const WeightSource& source) {
+  constexpr std::size_t kSamples = 16;
+  constexpr std::size_t kSampleBytes = 64;
+  XXH3_state_t hash;
+  XXH3_64bits_reset(&hash);
+  const std::int64_t numbers[] = {static_cast<std::int64_t>(config.architecture), config.d_model,
+                                  config.n_layer, config.padded_vocab_size, config.ngroups};
+  XXH3_64bits_update(&hash, numbers, sizeof(numbers));
+  for (const std::string& name : names) {
+    const Tensor tensor = source.tensor(name);
+    XXH3_64bits_update(&hash, name.data(), name.size());
+    XXH3_64bits_update(&hash, tensor.view.dims().data(), tensor.view.dims().size_bytes());
+    const auto* bytes = static_cast<const unsigned char*>(tensor.view.data);
+    const auto size = static_cast<std::size_t>(tensor.view.size_bytes());
+    if (!tensor.view.is_contiguous() || size == 0) continue;
+    for (std::size_t i = 0; i < kSamples; ++i) {
+      const std::size_t begin = size / kSamples * i;
+      XXH3_64bits_update(&hash, bytes + begin, std::min(kSampleBytes, size - begin));
+    }
+  }
+  return XXH3_64bits_digest(&hash);
+}
+
+std::shared_ptr<Model::Impl> build(const WeightSource& source, const LoadOptions& options) {
+  check(options.device == "cpu", "device \"{}\" is not available in this build, expected \"cpu\"",
+        options.device);
+  check(options.nthreads >= 0 && options.nthreads <= 1024,
+        "{} threads were asked for, expected 0 (all cores) to 1024", options.nthreads);
+  auto impl = std::make_shared<Model::Impl>();
+  auto backend = std::make_unique<CpuBackend>(options.nthreads);
+  impl->nthreads = backend->pool().nthreads();
+  impl->weight_dtype = matrix_dtype(options.dtype, source);
+  impl->network = std::make_unique<Network>(source, *backend, impl->weight_dtype, options.progress);
+  impl->backend = std::move(backend);
+  return impl;
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return std::filesystem::is_directory(path) ? path : path.parent_path();
+}
+
+}  // namespace
+
+Model Model::load(const std::filesystem::path& path, const LoadOptions& options) {
+  const auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(path));
+  const CheckpointWeights source(checkpoint);
+  auto impl = build(source, options);
+  impl->name = path.string();
+  impl->parameter_count = checkpoint->parameter_count();
+  impl->fingerprint = fingerprint_of(checkpoint->config(), checkpoint->names(), source);
+  const std::filesystem::path tokenizer_file = folder_of(path) / "tokenizer.json";
+  if (std::filesystem::exists(tokenizer_file)) impl->tokenizer = Tokenizer::load(tokenizer_file);
+  return Model(std::move(impl));
+}
+
+Model Model::random(const std::string& shape, const LoadOptions& options) {
+  const RandomWeights source(published_config(shape));
+  auto impl = build(source, options);
+  impl->name = shape;
+  impl->parameter_count = source.parameter_count();
+  impl->fingerprint = fingerprint_of(source.config(), {"norm_f.weight"}, source);
+  return Model(std::move(impl));
+}
+
+std::vector<std::string> Model::random_shapes() { return published_names(); }
+
+Session Model::new_session() const { return Session(std::make_unique<Session::Impl>(impl_)); }
+
+const ModelConfig& Model::config() const { return impl_->network->config(); }
+
+bool Model::has_tokenizer() const { return impl_->tokenizer.has_value(); }
+
+const Tokenizer& Model::tokenizer() const {
+  check(impl_->tokenizer.has_value(),
+        "{}: there is no tokenizer.json beside the checkpoint, expected one to turn text into ids",
+        impl_->name);
+  return *impl_->tokenizer;
+}
+
+std::int64_t Model::parameter_count() const { return impl_->parameter_count; }
+std::int64_t Model::bytes_per_token() const { return impl_->network->bytes_per_token(); }
+std::int64_t Model::flops_per_token() const { return impl_->network->flops_per_token(); }
+std::int64_t Model::state_bytes() const { return adder::state_bytes(config()); }
+DType Model::weight_dtype() const { return impl_->weight_dtype; }
+int Model::nthreads() const { return impl_->nthreads; }
+std::uint64_t Model::fingerprint() const { return impl_->fingerprint; }
+
+}  // namespace adder

@@ -1,0 +1,66 @@
+#pragma once
+
+// What the public Model and Session are made of.
+
+#include <memory>
+#include <optional>
+
+#include "adder/model.h"
+#include "adder/session.h"
+#include "backend/backend.h"
+#include "models/network.h"
+
+namespace adder {
+
+struct Model::Impl {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Network> network;
+  std::optional<Tokenizer> tokenizer;
+  std::string name;  ///< the path or shape the model was made from, for messages
+  std::int64_t parameter_count = 0;
+  std::uint64_t fingerprint = 0;
+  DType weight_dtype = DType::f32;
+  int nthreads = 1;
+};
+
+struct Session::Impl {
+  explicit Impl(std::shared_ptr<const Model::Impl> shared_model);
+
+  /// The tokens one forward pass takes at most: activations are bounded by it, prompts are not.
+  static constexpr std::int64_t kPieceTokens = 512;
+
+  void check_ids(std::span<const int> tokens) const;
+  /// Feeds tokens piece by piece; `on_hidden` (may be empty) sees the final norm's output of each.
+  using OnHidden = std::function<void(std::int64_t first, const Tensor& hidden)>;
+  void feed(std::span<const int> tokens, const OnHidden& on_hidden);
+  /// Feeds the token that a generation handed out but had no need to feed yet.
+  void flush();
+  std::span<const float> logits();
+  void remember(std::span<const int> tokens);
+  void reset();
+
+  std::shared_ptr<const Model::Impl> model;
+  NetworkState state;
+  Tensor last_hidden;  ///< (1, d_model): the final norm's output for the last token fed
+  std::int64_t ntokens = 0;
+  std::vector<int> recent;  ///< the last tokens, oldest first, at most kRecentTokens
+  std::optional<int> pending;
+  std::vector<float> logits_values;
+  bool logits_valid = false;
+};
+
+/// How far back sampling can look.
+inline constexpr std::int64_t kRecentTokens = 256;
+
+struct Snapshot::Impl {
+  std::uint64_t fingerprint = 0;
+  std::int64_t ntokens = 0;
+  std::vector<int> recent;
+  std::vector<float> last_hidden;
+  std::vector<float> state;  ///< per layer: the convolution's window, then the SSM state
+};
+
+/// The number of floats in Snapshot::Impl::state for a model.
+std::int64_t snapshot_floats(const ModelConfig& config);
+
+}  // namespace adder

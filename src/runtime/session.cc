@@ -1,0 +1,193 @@
+#include "adder/session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "ops/sampling/sampling.h"
+#include "runtime/model_impl.h"
+
+namespace adder {
+
+Session::Impl::Impl(std::shared_ptr<const Model::Impl> shared_model)
+    : model(std::move(shared_model)) {
+  reset();
+}
+
+void Session::Impl::reset() {
+  state = model->network->new_state(*model->backend, 1);
+  last_hidden = {};
+  ntokens = 0;
+  recent.clear();
+  pending.reset();
+  logits_valid = false;
+}
+
+void Session::Impl::check_ids(std::span<const int> tokens) const {
+  const std::int64_t vocab_size = model->network->config().padded_vocab_size;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    check(tokens[i] >= 0 && tokens[i] < vocab_size,
+          "token {} of the input is {}, expected an id from 0 to {}", i, tokens[i], vocab_size - 1);
+  }
+}
+
+void Session::Impl::remember(std::span<const int> tokens) {
+  const std::size_t keep = std::min<std::size_t>(tokens.size(), kRecentTokens);
+  recent.insert(recent.end(), tokens.end() - static_cast<std::ptrdiff_t>(keep), tokens.end());
+  if (recent.size() > kRecentTokens) recent.erase(recent.begin(), recent.end() - kRecentTokens);
+}
+
+void Session::Impl::feed(std::span<const int> tokens, const OnHidden& on_hidden) {
+  check_ids(tokens);
+  flush();
+  Backend& backend = *model->backend;
+  const auto total = static_cast<std::int64_t>(tokens.size());
+  for (std::int64_t first = 0; first < total; first += kPieceTokens) {
+    const std::int64_t count = std::min(kPieceTokens, total - first);
+    const std::span<const int> piece =
+        tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    const Tensor hidden = model->network->forward(backend, backend.upload_ids(piece),
+                                                  Sequences::single(count), state);
+    if (on_hidden) on_hidden(first, hidden);
+    last_hidden = backend.clone(backend.rows(hidden, count - 1, 1));
+    ntokens += count;
+    remember(piece);
+    logits_valid = false;
+  }
+}
+
+void Session::Impl::flush() {
+  if (!pending) return;
+  const int token = *pending;
+  pending.reset();
+  feed({&token, 1}, {});
+}
+
+std::span<const float> Session::Impl::logits() {
+  flush();
+  check(ntokens > 0, "logits: the session holds no token yet, expected at least one");
+  const auto vocab_size = static_cast<std::size_t>(model->network->config().vocab_size);
+  if (!logits_valid) {
+    const Tensor device = model->network->logits(*model->backend, last_hidden);
+    logits_values.resize(static_cast<std::size_t>(device.view.dim(1)));
+    model->backend->download(device, logits_values);
+    logits_valid = true;
+  }
+  return std::span<const float>(logits_values).first(vocab_size);
+}
+
+// ---- public ------------------------------------------------------------------------------------
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+void Session::prefill(std::span<const int> tokens) { impl_->feed(tokens, {}); }
+
+std::span<const float> Session::logits() { return impl_->logits(); }
+
+void Session::prefill(std::span<const int> tokens,
+                      const std::function<void(std::int64_t, std::span<const float>)>& on_block) {
+  // Few rows at a time: a row is a whole vocabulary.
+  constexpr std::int64_t kRows = 32;
+  Backend& backend = *impl_->model->backend;
+  const Network& network = *impl_->model->network;
+  const auto vocab_size = static_cast<std::size_t>(network.config().vocab_size);
+  std::vector<float> padded;
+  std::vector<float> block;
+  impl_->feed(tokens, [&](std::int64_t first, const Tensor& hidden) {
+    for (std::int64_t row = 0; row < hidden.view.dim(0); row += kRows) {
+      const std::int64_t count = std::min(kRows, hidden.view.dim(0) - row);
+      const Tensor logits = network.logits(backend, backend.rows(hidden, row, count));
+      const auto width = static_cast<std::size_t>(logits.view.dim(1));
+      padded.resize(static_cast<std::size_t>(count) * width);
+      backend.download(logits, padded);
+      block.resize(static_cast<std::size_t>(count) * vocab_size);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+        std::copy_n(padded.data() + i * width, vocab_size, block.data() + i * vocab_size);
+      }
+      on_block(first + row, block);
+    }
+  });
+}
+
+std::vector<double> Session::score(std::span<const int> tokens) {
+  std::vector<double> out;
+  if (tokens.empty()) return out;
+  const auto vocab_size = static_cast<std::size_t>(impl_->model->network->config().vocab_size);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    check(tokens[i] >= 0 && static_cast<std::size_t>(tokens[i]) < vocab_size,
+          "score: token {} is {}, expected an id from 0 to {}", i, tokens[i], vocab_size - 1);
+  }
+  out.reserve(tokens.size());
+  if (position() > 0) out.push_back(negative_log_likelihood(logits(), tokens[0]));
+  prefill(tokens, [&](std::int64_t first, std::span<const float> logits) {
+    const std::size_t rows = logits.size() / vocab_size;
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t next = static_cast<std::size_t>(first) + i + 1;
+      if (next == tokens.size()) return;
+      out.push_back(
+          negative_log_likelihood(logits.subspan(i * vocab_size, vocab_size), tokens[next]));
+    }
+  });
+  return out;
+}
+
+std::int64_t Session::position() const { return impl_->ntokens + (impl_->pending ? 1 : 0); }
+
+void Session::reset() { impl_->reset(); }
+
+Session Session::fork() const {
+  Session other(std::make_unique<Impl>(impl_->model));
+  other.restore(snapshot());
+  return other;
+}
+
+// ---- generation --------------------------------------------------------------------------------
+
+struct Generation::Impl {
+  Session::Impl* session;
+  GenerateOptions options;
+  Rng rng;
+  SamplingWorkspace workspace;
+  std::int64_t produced = 0;
+};
+
+Generation::Generation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Generation::Generation(Generation&&) noexcept = default;
+Generation::~Generation() = default;
+
+Generation Session::generate(const GenerateOptions& options) {
+  validate(options.sampling);
+  check(options.repeat_window >= 0 && options.repeat_window <= kRecentTokens,
+        "generate: repeat_window is {}, expected 0 to {}", options.repeat_window, kRecentTokens);
+  check(position() > 0, "generate: the session holds no token yet, expected a prompt");
+  return Generation(std::make_unique<Generation::Impl>(
+      Generation::Impl{impl_.get(), options, Rng(options.seed), {}}));
+}
+
+void Generation::advance() {
+  if (stop_reason_ != StopReason::running) return;
+  const GenerateOptions& options = impl_->options;
+  if (options.max_tokens >= 0 && impl_->produced >= options.max_tokens) {
+    stop_reason_ = StopReason::max_tokens;
+    return;
+  }
+  Session::Impl& session = *impl_->session;
+  const std::span<const float> logits = session.logits();
+  const std::span<const int> recent(session.recent);
+  const auto window = std::min(recent.size(), static_cast<std::size_t>(options.repeat_window));
+  const int token =
+      sample_token(logits, options.sampling, recent.last(window), impl_->rng, impl_->workspace);
+  const std::vector<int>& eos = session.model->network->config().eos_token_ids;
+  if (options.stop_at_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
+    stop_reason_ = StopReason::end_of_text;
+    return;
+  }
+  session.pending = token;
+  token_ = token;
+  ++impl_->produced;
+}
+
+}  // namespace adder

@@ -24,6 +24,7 @@ BEGIN {
   for (i in list) public_layer["adder/" list[i] ".h"] = "core"
   public_layer["adder/model_config.h"] = "checkpoint"
   public_layer["adder/tokenizer.h"] = "tokenizer"
+  public_layer["adder/sampling.h"] = "ops"
 
   split("cassert cfloat climits cmath cstddef cstdint cstring bit limits type_traits immintrin.h " \
         "arm_neon.h arm_sve.h", list, " ")

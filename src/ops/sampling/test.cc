@@ -18,7 +18,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr SamplingParams kUnfiltered{
-    .temperature = 1.0F, .top_k = 0, .top_p = 1.0F, .min_p = 0.0F, .repeat_penalty = 1.0F};
+    .repeat_penalty = 1.0F, .temperature = 1.0F, .top_k = 0, .top_p = 1.0F, .min_p = 0.0F};
 
 int sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t seed = 0,
            std::span<const int> recent = {}) {
@@ -211,7 +211,7 @@ TEST(Sampling, DrawsFromTheDefinedDistribution) {
       for (int top_k : {0, 1, 5, 40, 2000}) {
         for (float top_p : {1.0F, 0.8F, 0.0F}) {
           for (float min_p : {0.0F, 0.1F}) {
-            const SamplingParams params{temperature, top_k, top_p, min_p, 1.3F};
+            const SamplingParams params{1.3F, temperature, top_k, top_p, min_p};
             SCOPED_TRACE(::testing::Message()
                          << "vocab_size " << vocab_size << " temperature " << temperature
                          << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p);
@@ -279,7 +279,7 @@ TEST(Sampling, TheSameSeedGivesTheSameTokens) {
   EXPECT_EQ(tokens({}, 1), (std::vector<int>{914, 593, 99, 642, 704, 210, 284, 136}));
   EXPECT_EQ(
       tokens(
-          {.temperature = 1.0F, .top_k = 0, .top_p = 1.0F, .min_p = 0.0F, .repeat_penalty = 1.5F},
+          {.repeat_penalty = 1.5F, .temperature = 1.0F, .top_k = 0, .top_p = 1.0F, .min_p = 0.0F},
           42),
       (std::vector<int>{471, 322, 655, 667, 852, 285, 742, 408}));
   EXPECT_EQ(tokens({.temperature = 0.0F}, 1), tokens({.temperature = 0.0F}, 2));
@@ -301,7 +301,7 @@ TEST(Sampling, ThePenaltyTakesEachTokenOnce) {
   const std::vector<float> negative{-1.0F, -1.5F, -1.9F};
   const std::vector<int> once{0};
   const std::vector<int> often{0, 1, 0, 0, 1};
-  const SamplingParams greedy{.temperature = 0, .repeat_penalty = 2.0F};
+  const SamplingParams greedy{.repeat_penalty = 2.0F, .temperature = 0};
   EXPECT_EQ(sample(positive, greedy, 0, once), 1);
   EXPECT_EQ(sample(positive, greedy, 0, often), 2);
   EXPECT_EQ(sample(negative, greedy, 0, once), 1);

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
+#include "tests/support/sparse.h"
 
 namespace adder {
 namespace {
@@ -257,41 +257,22 @@ TEST(Linear, RowsMayBeAnyStrideApart) {
   }
 }
 
-// Address space without memory behind it until it is touched.
-class Sparse {
- public:
-  explicit Sparse(std::size_t bytes)
-      : bytes_(bytes),
-        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  ~Sparse() {
-    if (mapped()) munmap(data_, bytes_);
-  }
-  Sparse(const Sparse&) = delete;
-  Sparse& operator=(const Sparse&) = delete;
-  bool mapped() const { return data_ != MAP_FAILED; }
-  float* data() const { return static_cast<float*>(data_); }
-
- private:
-  std::size_t bytes_;
-  void* data_;
-};
-
 TEST(Linear, OffsetsBeyondTwoToThe31Elements) {
-  constexpr std::int64_t kStride = (std::int64_t{1} << 31) + 5;
+  constexpr std::int64_t kStride = test::kBeyond32Bits + 5;
   constexpr std::int64_t kIn = 20;
   constexpr std::int64_t kOut = 3;
   constexpr std::int64_t kTokens = 10;
-  const Sparse x((kTokens * kStride + kIn) * sizeof(float));
-  const Sparse source((kOut * kStride + kIn) * sizeof(float));
-  const Sparse y((kTokens * kStride + kOut) * sizeof(float));
-  if (!x.mapped() || !source.mapped() || !y.mapped()) {
+  const test::Sparse<float> x(kTokens * kStride + kIn);
+  const test::Sparse<float> source(kOut * kStride + kIn);
+  const test::Sparse<float> y(kTokens * kStride + kOut);
+  if (!x.ok() || !source.ok() || !y.ok()) {
     GTEST_SKIP() << "this machine does not grant 180 GB of address space";
   }
   test::Random random;
   const auto x_dense = random.normals(kTokens * kIn);
   const auto source_dense = random.normals(kOut * kIn);
-  const auto spread = [&](const std::vector<float>& dense, std::int64_t rows, const Sparse& to) {
+  const auto spread = [&](const std::vector<float>& dense, std::int64_t rows,
+                          const test::Sparse<float>& to) {
     for (std::int64_t r = 0; r < rows; ++r) {
       std::copy_n(dense.begin() + r * kIn, kIn, to.data() + r * kStride);
     }

@@ -10,6 +10,8 @@ OpBenchmark swiglu_benchmark();
 OpBenchmark causal_conv1d_benchmark();
 OpBenchmark selective_scan_benchmark();
 OpBenchmark selective_scan_step_benchmark();
+OpBenchmark ssd_forward_benchmark();
+OpBenchmark ssd_step_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
   return {
@@ -20,6 +22,8 @@ std::vector<OpBenchmark> op_benchmarks() {
       causal_conv1d_benchmark(),
       selective_scan_benchmark(),
       selective_scan_step_benchmark(),
+      ssd_forward_benchmark(),
+      ssd_step_benchmark(),
   };
 }
 

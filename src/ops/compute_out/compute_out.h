@@ -1,0 +1,57 @@
+#pragma once
+
+// The third step of the chunked state-space dual: outputs from the state before each chunk and the
+// tokens of the chunk.
+//
+//   y_i = 2^(s_i) S_cᵀ C_i  +  Σ_{j <= i} (C_i · B_j) 2^(s_i − s_j) dt_j x_j  +  D x_i
+//   y_i = y_i · silu(z_i)                                                          (z present)
+//
+// with s the prefix sum dA_cumsum of chunk_cumsum and S_c the state of fwd_pass_state. All
+// exponents are at most zero, and what lies above the diagonal is never computed with.
+//
+// Source: Dao and Gu, "Transformers are SSMs" (2024), section 6, steps 1 and 4.
+
+#include <cstddef>
+#include <span>
+
+#include "adder/tensor_view.h"
+#include "adder/thread_pool.h"
+#include "adder/ops/chunk_cumsum/chunk_plan.h"
+
+namespace adder {
+
+struct ComputeOutArgs {
+  /// (batch, seqlen, nheads, headdim) f32, bf16 or f16; rows contiguous.
+  ConstTensorView x;
+  /// (batch, seqlen, ngroups, dstate), dtype of x; rows contiguous; ngroups divides nheads.
+  ConstTensorView B;
+  ConstTensorView C;
+  /// (nheads, nchunks, chunk_size) f32 and (nheads, nchunks, 2, chunk_size) f32, contiguous: from
+  /// chunk_cumsum.
+  ConstTensorView dt;
+  ConstTensorView dA_cumsum;
+  /// (nchunks, nheads, dstate, padded_headdim(headdim)) f32, contiguous: from fwd_pass_state.
+  ConstTensorView states;
+  /// (nheads) or (nheads, headdim) f32, contiguous, optional.
+  ConstTensorView D;
+  /// Like x, optional.
+  ConstTensorView z;
+  ChunkPlan plan;
+  /// Like x; may be x or z itself. Tokens that are in no chunk (padding) get zero.
+  TensorView y;
+};
+
+/// Throws adder::Error unless shapes, dtypes, layouts and the plan are as documented.
+void validate(const ComputeOutArgs& args);
+
+namespace cpu {
+/// Products are accumulated in float32: first over dstate, then over the tokens of the chunk in
+/// order, so that a token's result does not depend on any later token.
+std::size_t compute_out_workspace_bytes(const ComputeOutArgs& args, int nthreads);
+void compute_out(const ComputeOutArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
+
+/// Writes zeros to the tokens of `y` (batch, seqlen, nheads, headdim) that are in no chunk.
+void zero_padding(const ChunkPlan& plan, const TensorView& y, ThreadPool& pool);
+}  // namespace cpu
+
+}  // namespace adder

@@ -1,0 +1,59 @@
+#pragma once
+
+// The second step of the chunked state-space dual: the state before every chunk.
+//
+//   S_first = initial state of the sequence (zero where the plan says that the state restarts)
+//   S_{c+1} = 2^(s_last) S_c + Σ_j 2^(s_last − s_j) dt_j B_j x_jᵀ        j over the tokens of chunk
+//   c
+//
+// with s the prefix sum dA_cumsum of chunk_cumsum. All exponents are at most zero.
+//
+// Source: Dao and Gu, "Transformers are SSMs" (2024), section 6, steps 2 and 3 of the block
+// decomposition, done in one pass from chunk to chunk.
+
+#include <cstddef>
+#include <span>
+
+#include "adder/tensor_view.h"
+#include "adder/thread_pool.h"
+#include "adder/ops/chunk_cumsum/chunk_plan.h"
+
+namespace adder {
+
+/// States between chunks are kept transposed, (dstate, headdim), with headdim rounded up to this
+/// many columns: both products with a state then run along its rows.
+inline constexpr std::int64_t kStateColumns = 16;
+constexpr std::int64_t padded_headdim(std::int64_t headdim) {
+  return (headdim + kStateColumns - 1) / kStateColumns * kStateColumns;
+}
+
+struct FwdPassStateArgs {
+  /// (batch, seqlen, nheads, headdim) f32, bf16 or f16; rows contiguous.
+  ConstTensorView x;
+  /// (batch, seqlen, ngroups, dstate), dtype of x; rows contiguous; ngroups divides nheads.
+  ConstTensorView B;
+  /// (nheads, nchunks, chunk_size) f32 and (nheads, nchunks, 2, chunk_size) f32, contiguous: from
+  /// chunk_cumsum.
+  ConstTensorView dt;
+  ConstTensorView dA_cumsum;
+  /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. Absent: zeros.
+  ConstTensorView initial_states;
+  ChunkPlan plan;
+  /// (nchunks, nheads, dstate, padded_headdim(headdim)) f32, contiguous: the state before each
+  /// chunk, transposed, padded with zeros.
+  TensorView states;
+  /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. May be the memory of
+  /// initial_states. A sequence without chunks ends with its initial state.
+  TensorView final_states;
+};
+
+/// Throws adder::Error unless shapes, dtypes, layouts and the plan are as documented.
+void validate(const FwdPassStateArgs& args);
+
+namespace cpu {
+/// Products are accumulated in float32, token by token inside a chunk.
+std::size_t fwd_pass_state_workspace_bytes(const FwdPassStateArgs& args, int nthreads);
+void fwd_pass_state(const FwdPassStateArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
+}  // namespace cpu
+
+}  // namespace adder

@@ -1,0 +1,77 @@
+#pragma once
+
+// The state-space dual of Mamba-2 over whole sequences (prefill), with a state carried in and out.
+// Per head h, with group g = h / (nheads / ngroups), state S (headdim, dstate) and S_0 the initial
+// state:
+//
+//   dt_t = clamp(softplus(dt_t + dt_bias), dt_min, dt_max)              (softplus(v) = v above 20)
+//   S_t  = exp(dt_t A) S_{t-1} + dt_t x_t B_tᵀ
+//   y_t  = S_t C_t + D x_t
+//   y_t  = y_t · silu(z_t)                                              (z present)
+//
+// computed in the chunked form: chunk_cumsum, fwd_pass_state and compute_out.
+//
+// Source: Dao and Gu, "Transformers are SSMs" (2024), section 6 and listing 1.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "adder/tensor_view.h"
+#include "adder/thread_pool.h"
+
+namespace adder {
+
+/// Arguments of ssd_forward. `nsequences` is batch, or the number of packed sequences.
+struct SsdForwardArgs {
+  /// (batch, seqlen, nheads, headdim) f32, bf16 or f16; rows contiguous, other strides free.
+  ConstTensorView x;
+  /// (batch, seqlen, nheads) f32, any strides: the time step before bias and softplus.
+  ConstTensorView dt;
+  /// (nheads) f32, contiguous: finite and not positive.
+  ConstTensorView A;
+  /// (batch, seqlen, ngroups, dstate), dtype of x; rows contiguous; ngroups divides nheads.
+  ConstTensorView B;
+  ConstTensorView C;
+  /// (nheads) or (nheads, headdim) f32, contiguous, optional.
+  ConstTensorView D;
+  /// Like x, optional: the gate.
+  ConstTensorView z;
+  /// (nheads) f32, contiguous, optional.
+  ConstTensorView dt_bias;
+  bool dt_softplus = false;
+  /// Limits of dt, 0 <= dt_min <= dt_max, applied after softplus.
+  float dt_min = 0.0F;
+  float dt_max = std::numeric_limits<float>::infinity();
+  /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. Absent: zeros.
+  ConstTensorView initial_states;
+  /// (batch, seqlen) i32, optional. The state restarts from zero where the value differs from that
+  /// of the last token that is not padding. Negative values mark padding: such a token does not
+  /// touch the state, its inputs are not read, and its y is zero. The first other token continues
+  /// the initial state.
+  ConstTensorView seq_idx;
+  /// (nsequences + 1) i32, optional, batch must be 1: the tokens of the row are packed sequences,
+  /// each with its own initial and final state. A sequence may be empty: it ends as it began.
+  ConstTensorView cu_seqlens;
+  /// Tokens per chunk, at least 1. Changes results by rounding alone; an implementation may use
+  /// smaller chunks.
+  std::int64_t chunk_size = 256;
+  /// (batch, seqlen, nheads, headdim), dtype of x; rows contiguous. May be x or z itself.
+  TensorView y;
+  /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. May be the memory of
+  /// initial_states.
+  TensorView final_states;
+};
+
+/// Throws adder::Error unless shapes, dtypes, layouts and sequence bounds are as documented.
+void validate(const SsdForwardArgs& args);
+
+namespace cpu {
+/// Chunks of at most 64 tokens; states in float32, prefix sums in float64. Results do not depend on
+/// the number of threads, other heads or other sequences, nor those of a token on later tokens.
+std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, int nthreads);
+void ssd_forward(const SsdForwardArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
+}  // namespace cpu
+
+}  // namespace adder

@@ -17,8 +17,13 @@ else()
   set(ADDER_TIER_FLAGS_baseline "")
 endif()
 
-# Compiles `files` once per tier; the object libraries go along with `target` wherever it is linked.
+# adder_tiered_kernels(TARGET files [list of parts]): compiles `files` once per tier; the object
+# libraries go along with TARGET wherever it is linked: into libadder, unless another list is named.
 function(adder_tiered_kernels target files)
+  set(parts ADDER_PARTS)
+  if(ARGC GREATER 2)
+    set(parts ${ARGV2})
+  endif()
   foreach(tier IN LISTS ADDER_TIERS)
     set(library ${target}_kernels_${tier})
     add_library(${library} OBJECT ${files})
@@ -29,7 +34,7 @@ function(adder_tiered_kernels target files)
                            # g++ 12 reports its own intrinsics' undefined registers.
                            $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
     set_property(TARGET ${target} APPEND PROPERTY ADDER_KERNEL_PARTS ${library})
-    set_property(GLOBAL APPEND PROPERTY ADDER_PARTS ${library})
+    set_property(GLOBAL APPEND PROPERTY ${parts} ${library})
   endforeach()
 endfunction()
 
@@ -102,6 +107,7 @@ function(adder_add_fuzzer name)
     target_link_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
     set_target_properties(${name}_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                                   ${PROJECT_BINARY_DIR}/fuzz)
+    add_dependencies(fuzzers ${name}_fuzz)
   else()
     target_sources(${name}_fuzz PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/fuzz_main.cc)
     target_link_libraries(${name}_fuzz PRIVATE adder_test_support GTest::gtest)

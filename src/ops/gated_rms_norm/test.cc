@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "adder/error.h"
@@ -6,6 +7,7 @@
 #include "ops/gated_rms_norm/ref.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
+#include "tests/support/pooled.h"
 #include "tests/support/random.h"
 #include "tests/support/sparse.h"
 
@@ -13,6 +15,7 @@ namespace adder {
 namespace {
 
 using test::Guarded;
+using test::Pooled;
 
 // One shape with its data; `run` calls the operation, `reference` the plain loops.
 struct Problem {
@@ -61,33 +64,38 @@ struct Problem {
   }
 };
 
-void expect_as_good_as_plain(const Problem& p, ThreadPool& pool) {
+// Runs the operation between canaries and adds its result to `pooled`.
+void compare(const Problem& p, ThreadPool& pool, Pooled& pooled, const std::string& label) {
   Guarded<float> out(p.ntokens * p.d_inner);
   cpu::gated_rms_norm(p.args(out.view({p.ntokens, p.d_inner})), pool);
-  EXPECT_TRUE(test::as_good_as_plain(out.span(), p.reference<double>(), p.reference<float>()));
-  EXPECT_TRUE(out.intact());
+  pooled.add(out.span(), p.reference<double>(), p.reference<float>(), label);
+  EXPECT_TRUE(out.intact()) << label;
 }
 
 TEST(GatedRmsNorm, AsGoodAsPlainLoopsInEveryTierAndSize) {
   ThreadPool pool(2);
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
-    for (std::int64_t ntokens : {0, 1, 3, 40}) {
-      for (std::int64_t d_inner : {1, 2, 15, 16, 17, 64, 100, 384, 1000}) {
-        for (int options = 0; options < 16; ++options) {
-          Problem p{.ntokens = ntokens, .d_inner = d_inner};
-          p.norm_before_gate = (options & 1) != 0;
-          p.with_z = (options & 2) != 0;
-          p.with_weight = (options & 4) != 0;
-          p.norm = (options & 8) != 0;
-          if (!p.norm && (!p.with_z || p.with_weight)) continue;  // refused, see below
-          SCOPED_TRACE(::testing::Message() << name_of(tier) << " ntokens " << ntokens
-                                            << " d_inner " << d_inner << " options " << options);
+    for (int options = 0; options < 16; ++options) {
+      Problem p{.ntokens = 0, .d_inner = 0};
+      p.norm_before_gate = (options & 1) != 0;
+      p.with_z = (options & 2) != 0;
+      p.with_weight = (options & 4) != 0;
+      p.norm = (options & 8) != 0;
+      if (!p.norm && (!p.with_z || p.with_weight)) continue;  // refused, see below
+      Pooled pooled;
+      for (std::int64_t ntokens : {0, 1, 3, 40}) {
+        for (std::int64_t d_inner : {1, 2, 15, 16, 17, 64, 100, 384, 1000}) {
+          p.ntokens = ntokens;
+          p.d_inner = d_inner;
           test::Random random;
           p.fill(random);
-          expect_as_good_as_plain(p, pool);
+          compare(p, pool, pooled,
+                  fmt::format("{} ntokens {} d_inner {} options {}", name_of(tier), ntokens,
+                              d_inner, options));
         }
       }
+      EXPECT_TRUE(pooled.as_good_as_plain());
     }
   }
 }
@@ -96,11 +104,10 @@ TEST(GatedRmsNorm, EachGroupIsNormalizedByItself) {  // known bug 6
   ThreadPool pool(2);
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
-    for (std::int64_t ngroups : {1, 2, 3, 8}) {
-      for (std::int64_t size : {1, 7, 16, 40}) {
-        for (bool norm_before_gate : {false, true}) {
-          SCOPED_TRACE(::testing::Message() << name_of(tier) << " ngroups " << ngroups << " size "
-                                            << size << " norm_before_gate " << norm_before_gate);
+    for (bool norm_before_gate : {false, true}) {
+      Pooled pooled;
+      for (std::int64_t ngroups : {1, 2, 3, 8}) {
+        for (std::int64_t size : {1, 7, 16, 40}) {
           Problem p{.ntokens = 5, .d_inner = ngroups * size, .ngroups = ngroups};
           p.norm_before_gate = norm_before_gate;
           test::Random random;
@@ -110,9 +117,12 @@ TEST(GatedRmsNorm, EachGroupIsNormalizedByItself) {  // known bug 6
             const auto group = static_cast<std::int64_t>(i) % p.d_inner / size;
             p.y[i] *= static_cast<float>(1 + 10 * group);
           }
-          expect_as_good_as_plain(p, pool);
+          compare(p, pool, pooled,
+                  fmt::format("{} ngroups {} size {} norm_before_gate {}", name_of(tier), ngroups,
+                              size, norm_before_gate));
         }
       }
+      EXPECT_TRUE(pooled.as_good_as_plain());
     }
   }
 }

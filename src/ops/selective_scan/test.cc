@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "adder/error.h"
@@ -6,12 +7,14 @@
 #include "ops/selective_scan/test_problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
+#include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
 
 namespace adder {
 namespace {
 
 using test::Guarded;
+using test::Pooled;
 using test::ScanProblem;
 
 void append(std::vector<float>& to, const std::vector<float>& from) {
@@ -20,7 +23,9 @@ void append(std::vector<float>& to, const std::vector<float>& from) {
 
 std::vector<float> zeros(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); }
 
-void expect_as_good_as_plain(const ScanProblem& p, ThreadPool& pool) {
+// Runs the operation between canaries and adds its results to `pooled`.
+void compare(const ScanProblem& p, ThreadPool& pool, Pooled& pooled_y, Pooled& pooled_states,
+             const std::string& label) {
   Guarded<float> y(p.batch * p.seqlen * p.d_inner);
   Guarded<float> states(static_cast<std::int64_t>(p.states.size()));
   states.fill(p.states);
@@ -29,10 +34,18 @@ void expect_as_good_as_plain(const ScanProblem& p, ThreadPool& pool) {
                       pool);
   const auto truth = p.reference<double>();
   const auto plain = p.reference<float>();
-  EXPECT_TRUE(test::as_good_as_plain(y.span(), truth.y, plain.y));
-  EXPECT_TRUE(test::as_good_as_plain(states.span(), truth.states, plain.states));
-  EXPECT_TRUE(y.intact());
-  EXPECT_TRUE(states.intact());
+  pooled_y.add(y.span(), truth.y, plain.y, label);
+  pooled_states.add(states.span(), truth.states, plain.states, label);
+  EXPECT_TRUE(y.intact()) << label;
+  EXPECT_TRUE(states.intact()) << label;
+}
+
+void expect_as_good_as_plain(const ScanProblem& p, ThreadPool& pool) {
+  Pooled y;
+  Pooled states;
+  compare(p, pool, y, states, "");
+  EXPECT_TRUE(y.as_good_as_plain());
+  EXPECT_TRUE(states.as_good_as_plain());
 }
 
 TEST(SelectiveScan, AsGoodAsPlainLoopsInEveryTierAndSize) {
@@ -40,9 +53,11 @@ TEST(SelectiveScan, AsGoodAsPlainLoopsInEveryTierAndSize) {
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
     int round = 0;
-    for (std::int64_t seqlen : {0, 1, 2, 31, 32, 33, 67}) {
+    for (std::int64_t dstate : {1, 3, 4, 8, 15, 16, 21, 64}) {
+      Pooled y;
+      Pooled states;
       for (std::int64_t d_inner : {1, 3, 4, 15, 16, 17, 50}) {
-        for (std::int64_t dstate : {1, 3, 4, 8, 15, 16, 21, 64}) {
+        for (std::int64_t seqlen : {0, 1, 2, 31, 32, 33, 67}) {
           ScanProblem p{.batch = 1 + round % 3,
                         .seqlen = seqlen,
                         .d_inner = d_inner,
@@ -50,13 +65,14 @@ TEST(SelectiveScan, AsGoodAsPlainLoopsInEveryTierAndSize) {
                         .dt_softplus = round % 4 != 0};
           p.fill(round % 5 != 0);
           ++round;
-          SCOPED_TRACE(::testing::Message()
-                       << name_of(tier) << " batch " << p.batch << " seqlen " << seqlen
-                       << " d_inner " << d_inner << " dstate " << dstate << " softplus "
-                       << p.dt_softplus << " options " << !p.D.empty());
-          expect_as_good_as_plain(p, pool);
+          compare(p, pool, y, states,
+                  fmt::format("{} batch {} seqlen {} d_inner {} dstate {} softplus {} options {}",
+                              name_of(tier), p.batch, seqlen, d_inner, dstate, p.dt_softplus,
+                              !p.D.empty()));
         }
       }
+      EXPECT_TRUE(y.as_good_as_plain());
+      EXPECT_TRUE(states.as_good_as_plain());
     }
   }
 }
@@ -209,6 +225,8 @@ TEST(SelectiveScan, SeqIdxAsGoodAsPlainLoops) {
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
     ThreadPool pool(2);
+    Pooled y;
+    Pooled states;
     for (int round = 0; round < 8; ++round) {
       ScanProblem p{.batch = 1 + round % 2, .seqlen = 90, .d_inner = 19, .dstate = 6};
       if (p.batch == 1) p.cu_seqlens = {0, 30, 30, 90};
@@ -218,9 +236,10 @@ TEST(SelectiveScan, SeqIdxAsGoodAsPlainLoops) {
         if (random.integer(0, 9) == 0) index = static_cast<std::int32_t>(random.integer(0, 3));
         p.seq_idx.push_back(random.integer(0, 3) == 0 ? -1 : index);
       }
-      SCOPED_TRACE(::testing::Message() << name_of(tier) << " round " << round);
-      expect_as_good_as_plain(p, pool);
+      compare(p, pool, y, states, fmt::format("{} round {}", name_of(tier), round));
     }
+    EXPECT_TRUE(y.as_good_as_plain());
+    EXPECT_TRUE(states.as_good_as_plain());
   }
 }
 

@@ -14,7 +14,7 @@ BEGIN {
   uses["runtime"] = "runtime models backend ops checkpoint tokenizer core"
   uses["train"] = "train models backend ops checkpoint tokenizer core"
   uses["tune"] = "tune backend ops core"
-  uses["bench"] = "bench ops core"
+  uses["bench"] = "bench ops simd core"
   uses["ops bench"] = "bench ops core"
   uses["public"] = "public"
   uses["top"] = "any"
@@ -114,8 +114,8 @@ function check_include(header, quoted,    target) {
   }
   target = layer_of(header)
   if (name == "kernels.cc" && !kernel_header(header)) {
-    report(FNR, "kernels.cc includes \"" header "\", expected simd/, ops/, adder/dtype.h or " \
-           "core/half.h")
+    report(FNR, "kernels.cc includes \"" header "\", expected simd/, ops/, bench/, " \
+           "adder/dtype.h or core/half.h")
   }
   if (is_public(FILENAME) && header !~ /^adder\//) {
     report(FNR, "a public header includes \"" header "\", expected only adder/ headers")
@@ -132,7 +132,7 @@ function check_include(header, quoted,    target) {
 }
 
 function kernel_header(header) {
-  return header ~ /^(simd|ops)\// || header == "adder/dtype.h" || header == "core/half.h"
+  return header ~ /^(simd|ops|bench)\// || header == "adder/dtype.h" || header == "core/half.h"
 }
 
 END { exit violations > 0 }

@@ -5,6 +5,7 @@ namespace adder::bench {
 // Defined in src/ops/<op>/bench.cc.
 OpBenchmark rms_norm_benchmark();
 OpBenchmark embedding_benchmark();
+OpBenchmark linear_benchmark();
 OpBenchmark gated_rms_norm_benchmark();
 OpBenchmark swiglu_benchmark();
 OpBenchmark causal_conv1d_benchmark();
@@ -12,11 +13,13 @@ OpBenchmark selective_scan_benchmark();
 OpBenchmark selective_scan_step_benchmark();
 OpBenchmark ssd_forward_benchmark();
 OpBenchmark ssd_step_benchmark();
+OpBenchmark sampling_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
   return {
       rms_norm_benchmark(),
       embedding_benchmark(),
+      linear_benchmark(),
       gated_rms_norm_benchmark(),
       swiglu_benchmark(),
       causal_conv1d_benchmark(),
@@ -24,6 +27,7 @@ std::vector<OpBenchmark> op_benchmarks() {
       selective_scan_step_benchmark(),
       ssd_forward_benchmark(),
       ssd_step_benchmark(),
+      sampling_benchmark(),
   };
 }
 

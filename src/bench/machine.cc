@@ -1,0 +1,124 @@
+#include "bench/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+
+#include "bench/kernels.h"
+#include "bench/op_benchmark.h"
+#include "core/tensor.h"
+#include "ops/linear/linear.h"
+
+namespace adder::bench {
+namespace {
+
+// Where results go that nobody needs, so that the work for them is done.
+std::atomic<float> sink;
+
+double rate(double work, const Timing& timing) { return work / timing.p10_s; }
+
+double fma_flops(ThreadPool& pool, double seconds) {
+  constexpr std::int64_t kRounds = 200'000;
+  const MachineKernels& kernels = machine_kernels();
+  const Timing timing = time_calls(
+      [&] {
+        pool.parallel_for(pool.nthreads(), 1,
+                          [&](std::int64_t, std::int64_t) { sink = kernels.fma(kRounds, 0.999F); });
+      },
+      seconds);
+  return rate(static_cast<double>(kRounds * kernels.fma_flops_per_round * pool.nthreads()), timing);
+}
+
+double linear_flops(ThreadPool& pool, double seconds) {
+  constexpr std::int64_t kTokens = 512;
+  constexpr std::int64_t kIn = 768;
+  constexpr std::int64_t kOut = 3072;
+  const Tensor x = Tensor::zeros(DType::f32, {kTokens, kIn});
+  const Tensor y = Tensor::zeros(DType::f32, {kTokens, kOut});
+  const Tensor source = Tensor::zeros(DType::f32, {kOut, kIn});
+  const cpu::PackedLinear weight = cpu::pack_linear(source.view, DType::f32, pool);
+  const LinearArgs args{.x = x.view, .bias = {}, .y = y.view};
+  return rate(2.0 * kTokens * kIn * kOut,
+              time_calls([&] { cpu::linear(args, weight, pool); }, seconds));
+}
+
+// Every thread reads its own `floats` of the buffer `repetitions` times in a call.
+double read_bytes(ThreadPool& pool, const Tensor& buffer, std::int64_t floats,
+                  std::int64_t repetitions, double seconds) {
+  const auto* data = buffer.as<float>();
+  const MachineKernels& kernels = machine_kernels();
+  const Timing timing = time_calls(
+      [&] {
+        pool.parallel_for(pool.nthreads(), 1, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t thread = begin; thread < end; ++thread) {
+            for (std::int64_t r = 0; r < repetitions; ++r) {
+              sink = kernels.read(data + thread * floats, floats);
+            }
+          }
+        });
+      },
+      seconds);
+  return rate(4.0 * static_cast<double>(floats * repetitions * pool.nthreads()), timing);
+}
+
+double copy_bytes(ThreadPool& pool, const Tensor& buffer, double seconds) {
+  const std::int64_t half = buffer.view.numel() / 2;
+  const auto* from = buffer.as<float>();
+  auto* to = buffer.as<float>() + half;
+  const Timing timing = time_calls(
+      [&] {
+        pool.parallel_for(half, 1, [&](std::int64_t begin, std::int64_t end) {
+          std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin) * 4);
+        });
+      },
+      seconds);
+  return rate(8.0 * static_cast<double>(half), timing);
+}
+
+// Bytes of a cache, 0 if the system does not tell.
+std::int64_t cache_bytes(int name) { return std::max<std::int64_t>(0, sysconf(name)); }
+
+}  // namespace
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+MachinePeaks measure_machine(ThreadPool& pool, double seconds) {
+  constexpr std::int64_t kMB = 1 << 20;
+  const std::int64_t nthreads = pool.nthreads();
+  const std::int64_t l2 = cache_bytes(_SC_LEVEL2_CACHE_SIZE);
+  const std::int64_t l3 = cache_bytes(_SC_LEVEL3_CACHE_SIZE);
+  MachinePeaks peaks{.cpu = cpu_name(), .tier = active_cpu_tier(), .nthreads = pool.nthreads()};
+  peaks.fma_flops = fma_flops(pool, seconds);
+  peaks.linear_flops = linear_flops(pool, seconds);
+
+  // Well above L3, so that little of it is left there from one pass to the next.
+  const std::int64_t bytes = std::clamp(4 * l3, 256 * kMB, 1024 * kMB);
+  const Tensor buffer = Tensor::empty(DType::f32, {bytes / 4});
+  auto* data = buffer.as<float>();
+  pool.parallel_for(bytes / 4, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::fill(data + begin, data + end, 1.0F);
+  });
+  const auto read = [&](std::int64_t bytes_per_thread, std::int64_t repetitions) {
+    const std::int64_t floats = bytes_per_thread / 4 / 1024 * 1024;  // whole cache lines
+    return read_bytes(pool, buffer, floats, repetitions, seconds);
+  };
+  if (l2 > 0) peaks.l2_read_bytes = read(l2 / 2, 16);
+  // Each thread's part must miss L2, and all parts together must fit L3.
+  if (l2 > 0 && 3 * l2 * nthreads <= l3 / 2) peaks.l3_read_bytes = read(3 * l2, 4);
+  peaks.dram_read_bytes = read(bytes / nthreads, 1);
+  peaks.dram_copy_bytes = copy_bytes(pool, buffer, seconds);
+  return peaks;
+}
+
+}  // namespace adder::bench

@@ -34,9 +34,9 @@ double fma_flops(ThreadPool& pool, double seconds) {
 }
 
 double linear_flops(ThreadPool& pool, double seconds) {
-  constexpr std::int64_t kTokens = 512;
+  constexpr std::int64_t kTokens = 256;
   constexpr std::int64_t kIn = 768;
-  constexpr std::int64_t kOut = 3072;
+  constexpr std::int64_t kOut = 768;
   const Tensor x = Tensor::zeros(DType::f32, {kTokens, kIn});
   const Tensor y = Tensor::zeros(DType::f32, {kTokens, kOut});
   const Tensor source = Tensor::zeros(DType::f32, {kOut, kIn});

@@ -17,7 +17,7 @@ struct MachinePeaks {
   int nthreads = 0;
   /// f32 multiply and add, counted apart, with all operands in registers.
   double fma_flops = 0;
-  /// The same in the matrix product of `linear`, 512 tokens, 768 → 3072, f32.
+  /// The same in the matrix product of `linear`, 256 tokens, 768 → 768, f32.
   double linear_flops = 0;
   /// Bytes read from caches and memory. A cache that the system does not tell the size of, or that
   /// does not exceed the one before, has 0.

@@ -233,8 +233,8 @@ ADDER_INLINE I32 to_i32(F32 v) { return __builtin_convertvector(v, I32); }
 /// e^v. Relative error at most 2 ulp where the result is a normal number; results below 2^-126 are
 /// zero (an underflowed decay forgets, which is what it should do); +inf above 88.72; NaN stays.
 ADDER_INLINE F32 exp(F32 v) {
-  const I32 is_nan = v != v;
-  const F32 x = min(max(v, set1(-104.0F)), set1(89.0F));
+  // min and max return their second argument where it is NaN, which so reaches the result.
+  const F32 x = min(set1(89.0F), max(set1(-104.0F), v));
   const F32 n = round_small(x * set1(1.44269504088896341F));
   // ln 2 in two parts: n · high is exact.
   F32 r = x - n * set1(0.693359375F);
@@ -246,12 +246,18 @@ ADDER_INLINE F32 exp(F32 v) {
   p = fma(p, r, set1(1.6666665459e-1F));
   p = fma(p, r, set1(5.0000001201e-1F));
   p = fma(p, r * r, r) + set1(1.0F);
+#if defined(__AVX512F__)
+  const __mmask16 normal =
+      _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x), _mm512_set1_ps(-87.33654F), _CMP_NLT_UQ);
+  return reinterpret_cast<F32>(
+      _mm512_maskz_scalef_ps(normal, reinterpret_cast<__m512>(p), reinterpret_cast<__m512>(n)));
+#else
   // 2^n in two factors, since n reaches 128.
   const I32 ni = to_i32(n);
   const I32 half = ni >> 1;
   const F32 scaled = p * bits_as_f32((half + 127) << 23) * bits_as_f32((ni - half + 127) << 23);
-  const F32 flushed = select(x < set1(-87.33654F), zero(), scaled);
-  return select(is_nan, v, flushed);
+  return select(x < set1(-87.33654F), zero(), scaled);
+#endif
 }
 
 /// ln(1 + u) for 0 <= u <= 1; relative error at most 3 ulp (no cancellation for tiny u).

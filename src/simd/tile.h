@@ -29,6 +29,24 @@ ADDER_INLINE void pin(F32& v) {
 #endif
 }
 
+/// Keeps tiles apart from one another: inlined into one function, they compete for registers.
+#define ADDER_TILE __attribute__((noinline))
+
+template <int I>
+struct Index {
+  static constexpr int value = I;
+};
+
+/// Calls f(Index<I>()) for I in [Begin, End), unrolled for certain: register tiles must never be
+/// indexed at run time, which would put them in memory.
+template <int Begin, int End, typename Function>
+ADDER_INLINE void unroll(const Function& f) {
+  if constexpr (Begin < End) {
+    f(Index<Begin>());
+    unroll<Begin + 1, End>(f);
+  }
+}
+
 /// acc[r][v] += Σ_k a[r · a_row + k · a_k] · b[k · b_k + v · kLanes ...], k ascending in [0, n).
 template <int R, int V>
 ADDER_INLINE void accumulate(F32 (&acc)[R][V], const float* a, std::int64_t a_row, std::int64_t a_k,

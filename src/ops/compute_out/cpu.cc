@@ -53,7 +53,9 @@ void group_out(const ComputeOutArgs& args, std::int64_t c, std::int64_t group,
                   .B = scratch.B,
                   .scores = scratch.scores});
   const std::int64_t heads_per_group = nheads / args.B.dim(2);
-  for (std::int64_t head = group * heads_per_group; head < (group + 1) * heads_per_group; ++head) {
+  const std::int64_t end = (group + 1) * heads_per_group;
+  for (std::int64_t head = group * heads_per_group; head < end; ++head) {
+    const std::int64_t next = head + 1;
     tiles.widen(row_pointer(args.x, chunk, head), args.x.stride(1), dtype, chunk.length, headdim,
                 scratch.x);
     const std::int64_t index = head * args.plan.nchunks() + c;
@@ -78,6 +80,8 @@ void group_out(const ComputeOutArgs& args, std::int64_t c, std::int64_t group,
                  .y = row_pointer(args.y, chunk, head),
                  .y_stride = args.y.stride(1),
                  .dtype = dtype,
+                 .next_x = next < end ? row_pointer(args.x, chunk, next) : nullptr,
+                 .next_x_stride = args.x.stride(1),
                  .weights = scratch.weights,
                  .decays = scratch.decays});
   }

@@ -17,18 +17,20 @@ namespace {
 
 using namespace simd;  // NOLINT(google-build-using-namespace): the vocabulary of kernels
 
+template <int R, int V>
+ADDER_TILE void score_tile(const ScoreTile& t, std::int64_t i, std::int64_t j) {
+  F32 acc[R][V] = {};
+  accumulate<R, V>(acc, t.C + i * t.C_stride, t.C_stride, 1, t.B + j, t.stride, t.dstate);
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < V; ++v) store(t.scores + (i + r) * t.stride + j + v * kLanes, acc[r][v]);
+  }
+}
+
 void scores(const ScoreTile& t) {
   for_each_tile(
       t.length,
       t.stride, [&]<int R, int V>(std::int64_t i, std::int64_t j) __attribute__((always_inline)) {
-        if (j >= i + R) return;  // above the diagonal
-        F32 acc[R][V] = {};
-        accumulate<R, V>(acc, t.C + i * t.C_stride, t.C_stride, 1, t.B + j, t.stride, t.dstate);
-        for (int r = 0; r < R; ++r) {
-          for (int v = 0; v < V; ++v) {
-            store(t.scores + (i + r) * t.stride + j + v * kLanes, acc[r][v]);
-          }
-        }
+        if (j < i + R) score_tile<R, V>(t, i, j);  // else above the diagonal
       });
 }
 
@@ -53,26 +55,47 @@ void weigh(const OutTile& t) {
   }
 }
 
-// Adds D·x, applies the gate and stores one vector of y.
+// Asks for what the next tiles will touch: the rows of y that follow, and x of the next head. Both
+// lie in lines that are apart by the width of a token, which no hardware prefetcher sees through.
 template <typename T>
-ADDER_INLINE void finish(const OutTile& t, std::int64_t i, std::int64_t column, F32 acc) {
-  const std::int64_t left = t.headdim - column;
-  if (left <= 0) return;
-  const int lanes = static_cast<int>(left < kLanes ? left : kLanes);
-  if (t.D != nullptr) {
-    const F32 D = t.D_has_headdim ? load_n(t.D + column, lanes) : set1(*t.D);
-    acc = fma(D, load(t.x + i * t.columns + column), acc);
+ADDER_INLINE void prefetch_rows(const OutTile& t, std::int64_t i, int nrows) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (int r = 0; r < nrows; ++r) {
+    if (t.next_x != nullptr) {
+      const T* x = static_cast<const T*>(t.next_x) + (i + r) * t.next_x_stride;
+      for (std::int64_t p = 0; p < t.headdim; p += kLine) __builtin_prefetch(x + p);
+    }
+    if (i + nrows + r < t.length) {
+      const T* y = static_cast<const T*>(t.y) + (i + nrows + r) * t.y_stride;
+      for (std::int64_t p = 0; p < t.headdim; p += kLine) __builtin_prefetch(y + p, 1);
+    }
   }
-  if (t.z != nullptr) {
-    const T* z = static_cast<const T*>(t.z) + i * t.z_stride + column;
-    acc *= silu(lanes == kLanes ? load(z) : load_n(z, lanes));
+}
+
+// Adds D·x to a tile of `nrows` rows and `width` columns, applies the gate and stores it as y.
+template <typename T>
+ADDER_TILE void finish(const OutTile& t, std::int64_t i, std::int64_t column, const float* tile,
+                       int nrows, int width) {
+  for (int r = 0; r < nrows; ++r) {
+    const float* x = t.x + (i + r) * t.columns;
+    const T* z = t.z == nullptr ? nullptr : static_cast<const T*>(t.z) + (i + r) * t.z_stride;
+    T* y = static_cast<T*>(t.y) + (i + r) * t.y_stride;
+    for (std::int64_t c = 0; c < width && column + c < t.headdim; c += kLanes) {
+      const std::int64_t p = column + c;
+      const int lanes = static_cast<int>(t.headdim - p < kLanes ? t.headdim - p : kLanes);
+      F32 out = load(tile + r * width + c);
+      if (t.D != nullptr) {
+        const F32 D = t.D_has_headdim ? load_n(t.D + p, lanes) : set1(*t.D);
+        out = fma(D, load(x + p), out);
+      }
+      if (z != nullptr) out *= silu(lanes == kLanes ? load(z + p) : load_n(z + p, lanes));
+      lanes == kLanes ? store(y + p, out) : store_n(y + p, out, lanes);
+    }
   }
-  T* y = static_cast<T*>(t.y) + i * t.y_stride + column;
-  lanes == kLanes ? store(y, acc) : store_n(y, acc, lanes);
 }
 
 template <typename T, int R, int V>
-ADDER_INLINE void out_tile(const OutTile& t, std::int64_t i, std::int64_t column) {
+ADDER_TILE void out_tile(const OutTile& t, std::int64_t i, std::int64_t column) {
   F32 acc[R][V] = {};
   if (t.state != nullptr) {
     accumulate<R, V>(acc, t.C + i * t.C_stride, t.C_stride, 1, t.state + column, t.columns,
@@ -89,17 +112,20 @@ ADDER_INLINE void out_tile(const OutTile& t, std::int64_t i, std::int64_t column
   accumulate<R, V>(acc, weights, t.stride, 1, t.x + column, t.columns, i);
   // The triangle on the diagonal, element by element: a row must not touch later tokens, not even
   // with a weight of zero (which makes NaN of an infinity).
-  for (int k = 0; k < R; ++k) {
-    for (int v = 0; v < V; ++v) {
-      const F32 x = load(t.x + (i + k) * t.columns + column + v * kLanes);
-      for (int r = k; r < R; ++r) {
-        acc[r][v] = fma(set1(weights[r * t.stride + i + k]), x, acc[r][v]);
-      }
-    }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) finish<T>(t, i + r, column + v * kLanes, acc[r][v]);
-  }
+  unroll<0, R>([&](auto k) __attribute__((always_inline)) {
+    const float* x = t.x + (i + k.value) * t.columns + column;
+    unroll<k.value, R>([&](auto r) __attribute__((always_inline)) {
+      const F32 weight = set1(weights[r.value * t.stride + i + k.value]);
+      unroll<0, V>([&](auto v) __attribute__((always_inline)) {
+        acc[r.value][v.value] = fma(weight, load(x + v.value * kLanes), acc[r.value][v.value]);
+      });
+    });
+  });
+  alignas(64) float tile[R * V * kLanes];
+  unroll<0, R * V>([&](auto n) __attribute__((always_inline)) {
+    store(tile + n.value * kLanes, acc[n.value / V][n.value % V]);
+  });
+  finish<T>(t, i, column, tile, R, V * kLanes);
 }
 
 template <typename T>
@@ -107,8 +133,10 @@ void out_of(const OutTile& t) {
   weigh(t);
   for_each_tile(
       t.length, t.columns,
-      [&]<int R, int V>(std::int64_t i, std::int64_t column)
-          __attribute__((always_inline)) { out_tile<T, R, V>(t, i, column); });
+      [&]<int R, int V>(std::int64_t i, std::int64_t column) __attribute__((always_inline)) {
+        if (column == 0) prefetch_rows<T>(t, i, R);
+        out_tile<T, R, V>(t, i, column);
+      });
 }
 
 void out(const OutTile& t) {

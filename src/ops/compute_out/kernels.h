@@ -40,6 +40,8 @@ struct OutTile {
   void* y;
   std::int64_t y_stride;
   DType dtype;
+  const void* next_x;  ///< rows of x that will be read next, to be prefetched; null means unknown
+  std::int64_t next_x_stride;
   float* weights;  ///< scratch (length, stride)
   float* decays;   ///< scratch (stride)
 };

@@ -15,8 +15,8 @@ namespace {
 using namespace simd;  // NOLINT(google-build-using-namespace): the vocabulary of kernels
 
 template <int R, int V>
-ADDER_INLINE void update_tile(const StateUpdateTile& t, float decay, std::int64_t row,
-                              std::int64_t column) {
+ADDER_TILE void update_tile(const StateUpdateTile& t, float decay, std::int64_t row,
+                            std::int64_t column) {
   F32 acc[R][V];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < V; ++v) {

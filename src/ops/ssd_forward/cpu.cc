@@ -120,7 +120,9 @@ class Block {
       const bool last = c + 1 == end && !args_.final_states.defined();
       for (std::int64_t head = first_head; head < end_head; ++head) {
         float* own = state(head - first_head);
-        advance(chunk, head, zero_state || chunk.restarts ? nullptr : own, last ? nullptr : own);
+        const void* next_x = head + 1 < end_head ? row_pointer(args_.x, chunk, head + 1) : nullptr;
+        advance(chunk, head, zero_state || chunk.restarts ? nullptr : own, last ? nullptr : own,
+                next_x);
       }
       zero_state = false;
     }
@@ -150,8 +152,9 @@ class Block {
   }
 
   // Outputs of one head, and its state after the chunk. `before` null means zero; `after` null
-  // means that nobody asks.
-  void advance(const Chunk& chunk, std::int64_t head, const float* before, float* after) const {
+  // means that nobody asks. `next_x` is x of the head after this one, or null.
+  void advance(const Chunk& chunk, std::int64_t head, const float* before, float* after,
+               const void* next_x) const {
     const FwdPassStateKernels& tiles = fwd_pass_state_kernels();
     const float* dt_raw = args_.dt.as<float>() + chunk.row * args_.dt.stride(0) +
                           chunk.begin * args_.dt.stride(1) + head * args_.dt.stride(2);
@@ -192,6 +195,8 @@ class Block {
                                .y = row_pointer(args_.y, chunk, head),
                                .y_stride = args_.y.stride(1),
                                .dtype = args_.x.dtype,
+                               .next_x = next_x,
+                               .next_x_stride = args_.x.stride(1),
                                .weights = scratch_.weights,
                                .decays = scratch_.decays});
     if (after == nullptr) return;

@@ -83,6 +83,14 @@ struct SsdCase {
     args.chunk_size = 32;
   }
 
+  /// Keeps tokens [begin, begin + count). Copies of a case share their tensors.
+  void narrow(std::int64_t begin, std::int64_t count) {
+    for (ConstTensorView* view : {&args.x, &args.dt, &args.B, &args.C, &args.z}) {
+      if (view->defined()) *view = view->narrow(1, begin, count);
+    }
+    shape.seqlen = count;
+  }
+
   /// Runs the operation into poisoned, guarded outputs and with exactly the workspace asked for.
   SsdOutput run(ThreadPool& pool) const {
     SsdOutput out;

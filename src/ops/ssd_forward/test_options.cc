@@ -1,0 +1,212 @@
+// Optional arguments, layouts and errors of ssd_forward.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "adder/error.h"
+#include "ops/ssd_forward/test_case.h"
+
+namespace adder {
+namespace {
+
+using test::same_bits;
+using test::SsdCase;
+
+TEST(SsdForward, TakesEveryOption) {
+  ThreadPool pool(1);
+  for (int options = 0; options < 64; ++options) {
+    SCOPED_TRACE(options);
+    SsdCase c({.seqlen = 45, .nheads = 3, .headdim = 10, .ngroups = 3, .dstate = 12});
+    if ((options & 1) != 0) c.args.D = (options & 2) != 0 ? c.dt_bias.view : ConstTensorView();
+    if ((options & 4) != 0) c.args.z = {};
+    if ((options & 8) != 0) c.args.dt_bias = {};
+    if ((options & 16) != 0) c.args.dt_softplus = false;
+    if ((options & 32) != 0) c.args.initial_states = {};
+    c.expect_right(c.run(pool));
+  }
+}
+
+TEST(SsdForward, LimitsTheTimeStep_KnownBug2) {
+  ThreadPool pool(1);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<float, float>> limits{
+      {0.0F, kInfinity}, {0.0F, 0.1F}, {0.001F, kInfinity}, {0.05F, 0.2F}, {0.1F, 0.1F}};
+  for (const auto& [low, high] : limits) {
+    for (bool softplus : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << low << " to " << high << " softplus " << softplus);
+      SsdCase c({.seqlen = 45});
+      c.args.dt_softplus = softplus;
+      c.args.dt_min = low;
+      c.args.dt_max = high;
+      c.expect_right(c.run(pool));
+    }
+  }
+}
+
+TEST(SsdForward, ReadsSlicesOfTheConvolutionsOutput) {
+  ThreadPool pool(2);
+  constexpr std::int64_t kHeads = 4;
+  constexpr std::int64_t kInner = kHeads * 16;
+  constexpr std::int64_t kWidth = kInner + 2 * 2 * 16 + 3;
+  SsdCase c({.batch = 2, .seqlen = 40, .nheads = kHeads, .ngroups = 2});
+  const auto packed = c.run(pool);
+  std::vector<float> rows(80 * kWidth, std::nanf(""));
+  for (std::int64_t t = 0; t < 80; ++t) {
+    float* row = rows.data() + t * kWidth;
+    std::memcpy(row, c.x.as<float>() + t * kInner, kInner * sizeof(float));
+    std::memcpy(row + kInner, c.B.as<float>() + t * 32, 32 * sizeof(float));
+    std::memcpy(row + kInner + 32, c.C.as<float>() + t * 32, 32 * sizeof(float));
+  }
+  const auto whole = ConstTensorView::of(rows.data(), {2, 40, kWidth});
+  c.args.x = whole.narrow(2, 0, kInner).split_last(kHeads);
+  c.args.B = whole.narrow(2, kInner, 32).split_last(2);
+  c.args.C = whole.narrow(2, kInner + 32, 32).split_last(2);
+  // Heads first in dt.
+  std::vector<float> dt(c.dt.span<float>().size());
+  for (std::int64_t t = 0; t < 80; ++t) {
+    for (std::int64_t h = 0; h < kHeads; ++h) dt[h * 80 + t] = c.dt.as<float>()[t * kHeads + h];
+  }
+  c.args.dt.data = dt.data();
+  c.args.dt.strides = {40, 1, 80};
+  const auto sliced = c.run(pool);
+  EXPECT_TRUE(same_bits(sliced.y, packed.y));
+  EXPECT_TRUE(same_bits(sliced.final_states, packed.final_states));
+}
+
+TEST(SsdForward, OutputMayBeTheInputOrTheGateAndStatesMayBeUpdatedInPlace) {
+  ThreadPool pool(2);
+  for (bool over_x : {false, true}) {
+    const SsdCase c({.batch = 2, .seqlen = 75, .nheads = 2, .headdim = 19});
+    const auto apart = c.run(pool);
+    SsdForwardArgs call = c.args;
+    call.y = over_x ? c.x.view : c.z.view;
+    call.final_states = c.initial_states.view;
+    std::vector<std::byte> workspace(cpu::ssd_forward_workspace_bytes(call, pool.nthreads()));
+    cpu::ssd_forward(call, workspace, pool);
+    EXPECT_TRUE(same_bits(over_x ? c.x.span<float>() : c.z.span<float>(), apart.y));
+    EXPECT_TRUE(same_bits(c.initial_states.span<float>(), apart.final_states));
+  }
+}
+
+TEST(SsdForward, FinalStatesMayBeAbsentAndRowsApart) {
+  ThreadPool pool(1);
+  const SsdCase c({.batch = 2, .seqlen = 45, .nheads = 2});
+  const auto packed = c.run(pool);
+  std::vector<float> y(2 * 45 * 2 * 20, 7.0F);
+  SsdForwardArgs call = c.args;
+  call.y = TensorView::of(y.data(), {2, 45, 2, 20}).narrow(3, 0, 16);
+  std::vector<std::byte> workspace(cpu::ssd_forward_workspace_bytes(call, 1));
+  cpu::ssd_forward(call, workspace, pool);
+  for (std::size_t row = 0; row < 180; ++row) {
+    EXPECT_TRUE(
+        same_bits(std::span(y).subspan(row * 20, 16), std::span(packed.y).subspan(row * 16, 16)));
+    EXPECT_TRUE(same_bits(std::span(y).subspan(row * 20 + 16, 4), std::vector<float>(4, 7.0F)));
+  }
+}
+
+TEST(SsdForward, NaNShowsInsteadOfBeingClampedAway) {
+  ThreadPool pool(1);
+  const SsdCase c({.seqlen = 10, .nheads = 2});
+  c.dt.span<float>()[8] = std::nanf("");  // token 4, head 0
+  const auto got = c.run(pool);
+  for (std::size_t t = 0; t < 10; ++t) {
+    EXPECT_EQ(std::isnan(got.y[t * 32]), t >= 4);
+    EXPECT_FALSE(std::isnan(got.y[t * 32 + 16]));
+  }
+}
+
+class SsdForwardErrors : public ::testing::Test {
+ protected:
+  SsdForwardErrors() {
+    good_.y = TensorView::of(y_.data(), {2, 45, 4, 16});
+    good_.final_states = TensorView::of(states_.data(), {2, 4, 16, 16});
+    good_.dt_bias = case_.dt_bias.view;
+  }
+
+  template <typename Change>
+  std::string error_of(Change&& change) {
+    SsdForwardArgs args = good_;
+    change(args);
+    try {
+      cpu::ssd_forward(args, workspace_, pool_);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  ThreadPool pool_{1};
+  SsdCase case_{{.batch = 2, .seqlen = 45, .nheads = 4, .ngroups = 2}};
+  std::vector<float> y_ = std::vector<float>(2 * 45 * 64);
+  std::vector<float> states_ = std::vector<float>(2 * 4 * 256);
+  std::vector<std::byte> workspace_ = std::vector<std::byte>(1 << 20);
+  SsdForwardArgs good_ = case_.args;
+};
+
+TEST_F(SsdForwardErrors, NameTheArgument) {
+  EXPECT_EQ(error_of([](auto&) {}), "no error");
+  EXPECT_EQ(error_of([](auto& a) { a.x = {}; }),
+            "ssd_forward: x is missing, expected a tensor of shape (any, any, any, any)");
+  EXPECT_EQ(error_of([](auto& a) { a.B = a.B.narrow(2, 0, 0); }),
+            "ssd_forward: B has 0 groups, expected a divisor of the 4 heads");
+  EXPECT_EQ(error_of([](auto& a) { a.C = a.C.narrow(1, 0, 44); }),
+            "ssd_forward: C has shape (2, 44, 2, 16), expected (2, 45, 2, 16)");
+  EXPECT_EQ(error_of([](auto& a) { a.dt_max = -1; }),
+            "ssd_forward: the limits of dt are 0 and -1, expected 0 <= dt_min <= dt_max");
+  EXPECT_EQ(error_of([](auto& a) { a.chunk_size = 0; }),
+            "ssd_forward: chunk_size is 0, expected at least 1");
+  const std::vector<float> infinite{-1, -INFINITY, -1, -1};
+  EXPECT_EQ(error_of([&](auto& a) { a.A = ConstTensorView::of(infinite.data(), {4}); }),
+            "ssd_forward: A is -inf for head 1, expected a finite negative number");
+  const std::vector<std::int32_t> offsets{0, 45};
+  EXPECT_EQ(error_of([&](auto& a) { a.cu_seqlens = ConstTensorView::of(offsets.data(), {2}); }),
+            "ssd_forward: batch is 2, expected 1 with cu_seqlens");
+  const std::size_t needed = cpu::ssd_forward_workspace_bytes(good_, 1);
+  workspace_.resize(needed - 1);
+  EXPECT_EQ(error_of([](auto&) {}), "ssd_forward: workspace has " + std::to_string(needed - 1) +
+                                        " bytes, expected at least " + std::to_string(needed));
+}
+
+TEST_F(SsdForwardErrors, EveryArgumentIsChecked) {
+  const auto rejects = [&](auto&& change) { return error_of(change) != "no error"; };
+  EXPECT_TRUE(rejects([](auto& a) { a.x.dtype = DType::i32; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.x.strides[3] = 2; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.x.data = nullptr; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.x = a.x.narrow(3, 0, 0); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.x.device.type = DeviceType::cuda; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.dt = a.dt.narrow(2, 0, 3); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.dt.dtype = DType::bf16; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.A = a.A.narrow(0, 0, 3); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.B.dtype = DType::f16; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.B = a.B.narrow(3, 0, 0); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.C.strides[3] = 2; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.D = a.D.narrow(1, 0, 3); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.D.dtype = DType::f16; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.z = a.z.narrow(0, 0, 1); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.dt_bias = a.dt_bias.narrow(0, 0, 3); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.dt_min = std::nanf(""); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.initial_states = a.initial_states.narrow(0, 0, 1); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.y = {}; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.y.dtype = DType::bf16; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.y.strides[3] = 2; }));
+  EXPECT_TRUE(rejects([](auto& a) { a.final_states = a.final_states.narrow(2, 0, 8); }));
+  EXPECT_TRUE(rejects([](auto& a) { a.final_states.strides[3] = 2; }));
+  const std::vector<std::int32_t> seq_idx(90);
+  EXPECT_TRUE(rejects([&](auto& a) { a.seq_idx = ConstTensorView::of(seq_idx.data(), {45, 2}); }));
+  for (const std::vector<std::int32_t>& offsets :
+       {std::vector<std::int32_t>{1, 45}, {0, 44}, {0, 20, 10, 45}}) {
+    EXPECT_TRUE(rejects([&](auto& a) {
+      for (ConstTensorView* view : {&a.x, &a.dt, &a.B, &a.C, &a.z}) *view = view->narrow(0, 0, 1);
+      a.y = a.y.narrow(0, 0, 1);
+      a.initial_states = {};
+      a.final_states = {};
+      a.cu_seqlens =
+          ConstTensorView::of(offsets.data(), {static_cast<std::int64_t>(offsets.size())});
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace adder

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
 
@@ -15,9 +16,10 @@
 namespace adder {
 namespace {
 
-// About 20 µs on current machines: longer than the gap between two loops of a decode step, far
-// shorter than a scheduler's time slice.
-constexpr int kSpins = 4000;
+// Longer than the gap between two loops of a decode step, far shorter than a scheduler's time
+// slice. In time, not in turns: a pause takes from 10 to 140 cycles, by processor.
+constexpr std::chrono::microseconds kSpinTime{30};
+constexpr int kSpinsPerLook = 16;  // at the clock
 
 inline void cpu_relax() {
 #if defined(__x86_64__)
@@ -30,11 +32,14 @@ inline void cpu_relax() {
 // Waits until `value` differs from `old`: first spinning, then in the kernel.
 template <typename T>
 T wait_for_change(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
-    const T now = value.load(std::memory_order_acquire);
-    if (now != old) return now;
-    cpu_relax();
-  }
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kSpinsPerLook; ++i) {
+      const T now = value.load(std::memory_order_acquire);
+      if (now != old) return now;
+      cpu_relax();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
   for (;;) {
     value.wait(old, std::memory_order_acquire);
     const T now = value.load(std::memory_order_acquire);

@@ -1,6 +1,7 @@
 // config.json as the transformers library writes it, for its models mamba, mamba2 and falcon_mamba.
 
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "checkpoint/config_fields.h"
 #include "core/check.h"

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <tuple>
 
 #include "checkpoint/config_fields.h"
 #include "core/check.h"

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -90,8 +91,7 @@ nlohmann::json parse_json_object(std::string_view text, std::string_view source)
           document.type_name());
     return document;
   } catch (const json::parse_error& error) {
-    fail("{} is not valid JSON: the parser stopped at byte {} of {}", source, error.byte,
-         text.size());
+    fail("{} is not valid JSON: the parser stopped at byte {}", source, error.byte);
   } catch (const json::exception&) {
     fail("{} is not valid JSON: it has a number out of range", source);
   }

@@ -136,6 +136,10 @@ class Unpickler {
     marks_.pop_back();
     return count;
   }
+  void put(std::uint64_t index) {
+    check(memo_.size() < kMaxValues, "{}: the pickle has more than {} memos", source_, kMaxValues);
+    memo_[index] = top();
+  }
   void get(std::uint64_t index) {
     const auto found = memo_.find(index);
     check(found != memo_.end(), "{}: the pickle refers to memo {}, which was not set", source_,
@@ -177,6 +181,8 @@ bool Unpickler::step(unsigned char opcode) {
     case kStop:
       return false;
     case kMark:
+      check(marks_.size() < kMaxValues, "{}: the pickle has more than {} marks", source_,
+            kMaxValues);
       marks_.push_back(stack_.size());
       return true;
     case kNone:
@@ -226,10 +232,10 @@ bool Unpickler::step(unsigned char opcode) {
       set_items(pop_mark());
       return true;
     case kBinPut:
-      memo_[read_uint(1)] = top();
+      put(read_uint(1));
       return true;
     case kLongBinPut:
-      memo_[read_uint(4)] = top();
+      put(read_uint(4));
       return true;
     case kBinGet:
       get(read_uint(1));

@@ -171,40 +171,49 @@ std::span<const std::byte> entry_data(const Reader& reader, const CentralEntry& 
   return reader.range(offset, entry.bytes, "entry");
 }
 
+/// Reads entry `i` of the directory at `at`, and moves `at` behind it.
+CentralEntry read_entry(const Reader& reader, std::uint64_t& at, const Directory& directory,
+                        std::uint64_t i) {
+  const std::string_view source = reader.source();
+  const std::uint64_t directory_end = directory.offset + directory.bytes;
+  check(directory_end - at >= kCentralBytes,
+        "{}: the zip directory ends after {} entries, expected {}", source, i, directory.entries);
+  const auto record = reader.range(at, kCentralBytes, "directory entry");
+  check(read_uint(record, 0, 4) == kCentralSignature,
+        "{}: the zip directory has a wrong signature at byte {}", source, at);
+  const std::uint64_t name_bytes = read_uint(record, 28, 2);
+  const std::uint64_t extra_bytes = read_uint(record, 30, 2);
+  const std::uint64_t comment_bytes = read_uint(record, 32, 2);
+  const std::uint64_t tail_bytes = name_bytes + extra_bytes + comment_bytes;
+  check(directory_end - at - kCentralBytes >= tail_bytes,
+        "{}: entry {} of the zip directory reaches past its end", source, i);
+  const auto tail = reader.range(at + kCentralBytes, tail_bytes, "directory entry");
+  CentralEntry entry{.name = std::string(read_text(tail.first(name_bytes))),
+                     .compressed_bytes = read_uint(record, 20, 4),
+                     .bytes = read_uint(record, 24, 4),
+                     .local_offset = read_uint(record, 42, 4)};
+  apply_zip64(entry, tail.subspan(name_bytes, extra_bytes), source);
+  check((read_uint(record, 8, 2) & 1) == 0, "{}: zip entry {} is encrypted", source,
+        in_quotes(entry.name));
+  const std::uint64_t method = read_uint(record, 10, 2);
+  check(method == 0 && entry.compressed_bytes == entry.bytes,
+        "{}: zip entry {} is compressed (method {}), expected a stored one as torch.save writes",
+        source, in_quotes(entry.name), method);
+  at += kCentralBytes + tail_bytes;
+  return entry;
+}
+
 }  // namespace
 
 ZipArchive::ZipArchive(std::span<const std::byte> bytes, std::string_view source) {
   const Reader reader(bytes, source);
   const Directory directory = find_directory(reader);
   std::uint64_t at = directory.offset;
-  const std::uint64_t directory_end = directory.offset + directory.bytes;
   for (std::uint64_t i = 0; i < directory.entries; ++i) {
-    check(directory_end - at >= kCentralBytes,
-          "{}: the zip directory ends after {} entries, expected {}", source, i, directory.entries);
-    const auto record = reader.range(at, kCentralBytes, "directory entry");
-    check(read_uint(record, 0, 4) == kCentralSignature,
-          "{}: the zip directory has a wrong signature at byte {}", source, at);
-    const std::uint64_t name_bytes = read_uint(record, 28, 2);
-    const std::uint64_t extra_bytes = read_uint(record, 30, 2);
-    const std::uint64_t comment_bytes = read_uint(record, 32, 2);
-    const std::uint64_t tail_bytes = name_bytes + extra_bytes + comment_bytes;
-    check(directory_end - at - kCentralBytes >= tail_bytes,
-          "{}: entry {} of the zip directory reaches past its end", source, i);
-    const auto tail = reader.range(at + kCentralBytes, tail_bytes, "directory entry");
-    CentralEntry entry{.name = std::string(read_text(tail.first(name_bytes))),
-                       .compressed_bytes = read_uint(record, 20, 4),
-                       .bytes = read_uint(record, 24, 4),
-                       .local_offset = read_uint(record, 42, 4)};
-    apply_zip64(entry, tail.subspan(name_bytes, extra_bytes), source);
-    check((read_uint(record, 8, 2) & 1) == 0, "{}: zip entry {} is encrypted", source,
-          in_quotes(entry.name));
-    check(read_uint(record, 10, 2) == 0 && entry.compressed_bytes == entry.bytes,
-          "{}: zip entry {} is compressed (method {}), expected a stored one as torch.save writes",
-          source, in_quotes(entry.name), read_uint(record, 10, 2));
+    const CentralEntry entry = read_entry(reader, at, directory, i);
     const auto data = entry_data(reader, entry, directory.offset);
     check(entries_.emplace(entry.name, data).second, "{}: zip entry {} appears twice", source,
           in_quotes(entry.name));
-    at += kCentralBytes + tail_bytes;
   }
 }
 

@@ -1,0 +1,67 @@
+// Configurations and shard indices from text. A configuration that parses is also compared with the
+// tensors of a small Mamba-2 and a small Mamba-1 model.
+
+#include <cstdint>
+#include <string_view>
+
+#include "adder/error.h"
+#include "checkpoint/model_tensors.h"
+#include "checkpoint/shard_index.h"
+#include "checkpoint/stated_config.h"
+
+namespace {
+
+using adder::ConstTensorView;
+using adder::ModelTensors;
+
+/// Tensors without data of the shapes that `config` calls for.
+ModelTensors tensors_of(const adder::ModelConfig& config) {
+  ModelTensors tensors;
+  adder::for_each_tensor(config, [&](const std::string& name, std::vector<std::int64_t> shape) {
+    tensors[name] = {.view = ConstTensorView(nullptr, adder::DType::f32, shape),
+                     .name = name,
+                     .source = "weights"};
+  });
+  return tensors;
+}
+
+adder::ModelConfig small_config(adder::Architecture architecture) {
+  adder::ModelConfig config;
+  config.architecture = architecture;
+  config.d_model = 8;
+  config.n_layer = 1;
+  config.padded_vocab_size = 16;
+  config.d_inner = 16;
+  config.d_state = 4;
+  config.d_conv = 4;
+  config.conv_bias = true;
+  config.nheads = 4;
+  config.headdim = 4;
+  config.ngroups = 1;
+  config.gated_norm = true;
+  config.dt_rank = 1;
+  return config;
+}
+
+void resolve(std::string_view text, adder::Architecture architecture) {
+  try {
+    ModelTensors tensors = tensors_of(small_config(architecture));
+    adder::resolve_config(adder::parse_config(text, "config"), tensors, "fuzz");
+  } catch (const adder::Error&) {
+    // the expected end of most inputs
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  resolve(text, adder::Architecture::mamba2);
+  resolve(text, adder::Architecture::mamba1);
+  try {
+    adder::parse_shard_index(text, "index");
+  } catch (const adder::Error&) {
+    // the expected end of most inputs
+  }
+  return 0;
+}

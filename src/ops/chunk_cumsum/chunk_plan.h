@@ -38,11 +38,11 @@ struct ChunkPlanArgs {
   std::int64_t seqlen = 0;
   std::int64_t chunk_size = 256;
   /// (nsequences + 1) i32, optional; batch must be 1. Absent: each row is one sequence.
-  ConstTensorView cu_seqlens;
+  ConstTensorView cu_seqlens = {};
   /// (batch, seqlen) i32, optional. The state restarts from zero where the value differs from that
   /// of the last token that is not padding; negative values mark padding. The first token that is
   /// not padding continues the initial state.
-  ConstTensorView seq_idx;
+  ConstTensorView seq_idx = {};
 };
 
 /// Throws adder::Error (naming `op`) unless the arguments are as documented.

@@ -14,9 +14,9 @@
 #include <cstddef>
 #include <span>
 
+#include "adder/ops/chunk_cumsum/chunk_plan.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
-#include "adder/ops/chunk_cumsum/chunk_plan.h"
 
 namespace adder {
 

@@ -94,7 +94,7 @@ class AddedTokenScanner {
       drop_used_text();
       // Looking again at much undecided text only when it has doubled keeps it linear.
       const std::size_t waiting = buffer_.size() - emitted_;
-      retry_at_ = buffer_.size() + (waiting > 4096 ? waiting : 0);
+      retry_at_ = buffer_.size() + (waiting > 1024 ? waiting : 0);
     }
   }
 

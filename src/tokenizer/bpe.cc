@@ -34,7 +34,7 @@ Bpe::Bpe(const JsonNode& node) : vocabulary_(node.at("vocab")) {
   }
   read_unknown(node);
   byte_fallback_ = node.boolean("byte_fallback", false);
-  if (byte_fallback_) read_byte_tokens(node);
+  if (byte_fallback_) find_byte_tokens();
   for (char32_t c = 0; c < low_ids_.size(); ++c) {
     std::string character;
     append_utf8(character, c);
@@ -51,7 +51,7 @@ void Bpe::read_unknown(const JsonNode& node) {
   unknown_id_ = *id;
 }
 
-void Bpe::read_byte_tokens(const JsonNode&) {
+void Bpe::find_byte_tokens() {
   for (std::size_t b = 0; b < byte_ids_.size(); ++b) {
     byte_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b)).value_or(-1);
   }
@@ -86,20 +86,20 @@ void Bpe::read_merges(const JsonNode& node) {
 
 void Bpe::add_merge(const JsonNode& node, std::size_t index, std::string_view a,
                     std::string_view b) {
-  const auto id_of = [&](const std::string& token) {
+  const auto id_of = [&](std::string_view token) {
     const auto id = vocabulary_.find(token);
     if (!id) node.error("[{}] refers to '{}', which is not in the vocabulary", index, token);
     return *id;
   };
-  const std::string left(a);
-  const std::string right(b);
-  const std::int32_t left_id = id_of(left);
-  const std::int32_t right_id = id_of(right);
-  if (right.size() < prefix_.size()) {
-    node.error("[{}] continues with '{}', expected a token with the prefix '{}'", index, right,
+  const std::int32_t left_id = id_of(a);
+  const std::int32_t right_id = id_of(b);
+  if (b.size() < prefix_.size()) {
+    node.error("[{}] continues with '{}', expected a token with the prefix '{}'", index, b,
                prefix_);
   }
-  const std::int32_t merged = id_of(left + right.substr(prefix_.size()));
+  std::string joined(a);
+  joined += b.substr(prefix_.size());
+  const std::int32_t merged = id_of(joined);
   merges_.set(pair_key(left_id, right_id),
               (static_cast<std::uint64_t>(index) << 32) | static_cast<std::uint32_t>(merged));
 }
@@ -253,7 +253,9 @@ void Bpe::merge_by_heap(std::vector<std::int32_t>& ids, BpeScratch& scratch) con
 void Bpe::enable_cuts() {
   if (!prefix_.empty() || !suffix_.empty()) return;  // a token's string is not its characters'
   cuts_enabled_ = true;
-  for (const auto& [token, id] : vocabulary_.ids()) {
+  for (int id = 0; id < vocabulary_.size(); ++id) {
+    if (!vocabulary_.contains(id)) continue;
+    const std::string_view token = vocabulary_.token(id);
     char32_t previous = kInvalid;
     for (std::size_t i = 0; i < token.size();) {
       const CodePoint c = code_point_at(token, i);

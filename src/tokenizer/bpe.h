@@ -81,7 +81,7 @@ class Bpe {
 
   void read_merges(const JsonNode& node);
   void add_merge(const JsonNode& node, std::size_t index, std::string_view a, std::string_view b);
-  void read_byte_tokens(const JsonNode& node);
+  void find_byte_tokens();
   void read_unknown(const JsonNode& node);
 
   /// The rank and result of merging two adjacent tokens; kNoRank if they do not merge.

@@ -47,7 +47,7 @@ void Encoder::section(std::string_view portion, bool ends, std::vector<int>& ids
   if (!ends && held_.size() < retry_at_) return;
   held_.erase(0, well_formed(held_, ends, ids));
   // Looking again at much undecided text only when it has doubled keeps it linear.
-  retry_at_ = ends ? 0 : held_.size() + (held_.size() > 4096 ? held_.size() : 0);
+  retry_at_ = ends ? 0 : held_.size() + (held_.size() > 1024 ? held_.size() : 0);
 }
 
 /// Hands on what is decided of a section and returns its size.

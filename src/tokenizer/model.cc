@@ -97,8 +97,9 @@ const AddedToken* TokenizerModel::added_token(int id) const {
 
 std::string_view TokenizerModel::token(int id) const {
   if (const AddedToken* added = added_token(id)) return added->content;
-  check(bpe_.vocabulary().contains(id), "{}: no token has id {}, expected one of the {} known ids",
-        file_, id, bpe_.vocabulary().ids().size() + added_tokens_.size());
+  check(bpe_.vocabulary().contains(id),
+        "{}: no token has id {}, expected one of the {} ids of the vocabulary", file_, id,
+        bpe_.vocabulary().count());
   return bpe_.vocabulary().token(id);
 }
 

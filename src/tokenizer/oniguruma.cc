@@ -1,5 +1,7 @@
 #include "tokenizer/oniguruma.h"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <vector>
 
@@ -8,7 +10,19 @@
 namespace adder::text {
 namespace {
 
-constexpr std::string_view kWordSet = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// What Oniguruma takes for a word: superscripts and fractions count in Latin-1 alone.
+constexpr std::string_view kWordSet =
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+
+/// Properties of more than two letters that are no scripts.
+bool is_binary_property(std::string_view name) {
+  constexpr std::array<std::string_view, 17> kNames = {
+      "Any",       "ASCII",       "Alphabetic",  "White_Space",        "Lowercase",
+      "Uppercase", "Emoji",       "Ideographic", "Emoji_Presentation", "Extended_Pictographic",
+      "Dash",      "Diacritic",   "Math",        "ID_Start",           "ID_Continue",
+      "XID_Start", "XID_Continue"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
 
 class Translator {
  public:
@@ -112,6 +126,7 @@ class Translator {
         unsupported("an escape whose meaning differs");
       case 'p':
       case 'P':
+        return property();
       case 'x': {
         // Braces belong to the escape.
         const std::size_t end = peek(2) == '{' ? in_.find('}', position_) : std::string_view::npos;
@@ -122,6 +137,19 @@ class Translator {
       default:
         return copy(2);
     }
+  }
+
+  /// `\p{Han}` is the script itself, which PCRE2 spells `\p{sc:Han}`.
+  void property() {
+    const std::size_t end = peek(2) == '{' ? in_.find('}', position_) : std::string_view::npos;
+    if (end == std::string_view::npos) return copy(2);
+    std::string_view name = in_.substr(position_ + 3, end - position_ - 3);
+    const bool negated = name.starts_with('^');
+    if (negated) name.remove_prefix(1);
+    const bool script = name.size() > 2 && name.find_first_of(":=") == std::string_view::npos &&
+                        !is_binary_property(name);
+    replace(end + 1 - position_,
+            fmt::format("\\{}{{{}{}{}}}", peek(1), negated ? "^" : "", script ? "sc:" : "", name));
   }
 
   void word_boundary() {

@@ -10,7 +10,9 @@ namespace {
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 // Words, with joiners inside them, or runs of neither words nor whitespace.
-constexpr std::string_view kWordsPattern = R"([\w\x{200c}\x{200d}]+|[^\w\x{200c}\x{200d}\s]+)";
+constexpr std::string_view kWordsPattern =
+    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}]+|)"
+    R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\s]+)";
 // Unicode punctuation and all of ASCII's.
 constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
 

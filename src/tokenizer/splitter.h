@@ -40,7 +40,7 @@ class Splitter {
     } else {
       drop_used_text(rule);
       const std::size_t waiting = buffer_.size() - (has_piece_ ? piece_begin_ : gap_begin_);
-      retry_at_ = buffer_.size() + (waiting > 4096 ? waiting : 0);
+      retry_at_ = buffer_.size() + (waiting > 1024 ? waiting : 0);
     }
   }
 

@@ -1,8 +1,17 @@
 #include "tokenizer/vocabulary.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 
 namespace adder::text {
+namespace {
+
+std::uint32_t hash_of(std::string_view token) {
+  return static_cast<std::uint32_t>(std::hash<std::string_view>{}(token));
+}
+
+}  // namespace
 
 Vocabulary::Vocabulary(const JsonNode& node) {
   node.expect_object();
@@ -20,7 +29,7 @@ Vocabulary::Vocabulary(const JsonNode& node) {
   }
   storage_.reserve(total_bytes);
   tokens_.resize(static_cast<std::size_t>(largest) + 1);
-  ids_.reserve(members.size());
+  slots_.resize(std::bit_ceil(members.size() * 2 + 2));
   for (const auto& [token, id_value] : members) {
     const int id = id_value.get<int>();
     std::string_view& slot = tokens_[static_cast<std::size_t>(id)];
@@ -29,8 +38,26 @@ Vocabulary::Vocabulary(const JsonNode& node) {
     const std::size_t begin = storage_.size();
     storage_.insert(storage_.end(), token.begin(), token.end());
     slot = {storage_.data() + begin, token.size()};
-    ids_.emplace(slot, id);
+    const std::uint32_t hash = hash_of(slot);
+    slots_[position_of(slot, hash)] = {hash, id};
+    ++count_;
   }
+}
+
+std::optional<int> Vocabulary::find(std::string_view token) const {
+  if (slots_.empty()) return std::nullopt;
+  const Slot& slot = slots_[position_of(token, hash_of(token))];
+  return slot.id < 0 ? std::nullopt : std::optional<int>(slot.id);
+}
+
+/// The slot that holds the token, or the free one where it belongs.
+std::size_t Vocabulary::position_of(std::string_view token, std::uint32_t hash) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t i = hash & mask;
+  while (slots_[i].id >= 0 && (slots_[i].hash != hash || this->token(slots_[i].id) != token)) {
+    i = (i + 1) & mask;
+  }
+  return i;
 }
 
 }  // namespace adder::text

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "tokenizer/json_node.h"
@@ -24,10 +24,7 @@ class Vocabulary {
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  std::optional<int> find(std::string_view token) const {
-    const auto it = ids_.find(token);
-    return it == ids_.end() ? std::nullopt : std::optional<int>(it->second);
-  }
+  std::optional<int> find(std::string_view token) const;
   bool contains(int id) const {
     return id >= 0 && id < size() && tokens_[static_cast<std::size_t>(id)].data() != nullptr;
   }
@@ -36,12 +33,21 @@ class Vocabulary {
   /// One more than the largest id.
   int size() const { return static_cast<int>(tokens_.size()); }
 
-  const std::unordered_map<std::string_view, int>& ids() const { return ids_; }
+  /// How many ids are in use.
+  std::size_t count() const { return count_; }
 
  private:
+  /// A hash table with linear probing, half full at most: loading looks up every merge.
+  struct Slot {
+    std::uint32_t hash = 0;
+    std::int32_t id = -1;
+  };
+  std::size_t position_of(std::string_view token, std::uint32_t hash) const;
+
   std::vector<char> storage_;
   std::vector<std::string_view> tokens_;  ///< a null view where an id is not used
-  std::unordered_map<std::string_view, int> ids_;
+  std::vector<Slot> slots_;
+  std::size_t count_ = 0;
 };
 
 }  // namespace adder::text

@@ -13,6 +13,9 @@ OpBenchmark selective_scan_benchmark();
 OpBenchmark selective_scan_step_benchmark();
 OpBenchmark ssd_forward_benchmark();
 OpBenchmark ssd_step_benchmark();
+OpBenchmark chunk_cumsum_benchmark();
+OpBenchmark fwd_pass_state_benchmark();
+OpBenchmark compute_out_benchmark();
 OpBenchmark sampling_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
@@ -27,6 +30,9 @@ std::vector<OpBenchmark> op_benchmarks() {
       selective_scan_step_benchmark(),
       ssd_forward_benchmark(),
       ssd_step_benchmark(),
+      chunk_cumsum_benchmark(),
+      fwd_pass_state_benchmark(),
+      compute_out_benchmark(),
       sampling_benchmark(),
   };
 }

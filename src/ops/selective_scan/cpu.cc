@@ -8,27 +8,33 @@ namespace {
 
 class Scan {
  public:
-  explicit Scan(const SelectiveScanArgs& args)
+  Scan(const SelectiveScanArgs& args, int nthreads)
       : args_(args),
         kernels_(selective_scan_kernels()),
         dstate_(static_cast<int>(args.A.dim(1))),
         group_size_(args.x.dim(2) / args.B.dim(2)),
-        vectors_((group_size_ + kernels_.lanes - 1) / kernels_.lanes),
-        offsets_(args.cu_seqlens.defined() ? args.cu_seqlens.as<std::int32_t>() : nullptr) {}
+        offsets_(args.cu_seqlens.defined() ? args.cu_seqlens.as<std::int32_t>() : nullptr) {
+    // Large blocks use memory better, but every thread should have something to do.
+    int vectors = std::clamp(kMaxScanVectorStates / dstate_, 1, kMaxScanVectors);
+    do {
+      block_ = vectors * kernels_.lanes;
+      blocks_ = (group_size_ + block_ - 1) / block_;
+      vectors /= 2;
+    } while (vectors >= 1 && nunits() < 2 * nthreads);
+  }
 
-  /// Vectors of channels, which never cross a group, over all sequences.
-  std::int64_t nunits() const { return nsequences() * vectors_per_sequence(); }
+  /// Blocks of channels, which never cross a group, over all sequences.
+  std::int64_t nunits() const { return nsequences() * blocks_per_sequence(); }
 
   void run_unit(std::int64_t unit) const {
-    const std::int64_t s = unit / vectors_per_sequence();
-    const std::int64_t group = unit % vectors_per_sequence() / vectors_;
-    const std::int64_t offset = unit % vectors_ * kernels_.lanes;
+    const std::int64_t s = unit / blocks_per_sequence();
+    const std::int64_t group = unit % blocks_per_sequence() / blocks_;
+    const std::int64_t offset = unit % blocks_ * block_;
     const std::int64_t channel = group * group_size_ + offset;
-    const int nchannels =
-        static_cast<int>(std::min<std::int64_t>(kernels_.lanes, group_size_ - offset));
+    const int nchannels = static_cast<int>(std::min(block_, group_size_ - offset));
 
-    alignas(64) float decay[kMaxScanStates * kMaxScanLanes];
-    alignas(64) float state[kMaxScanStates * kMaxScanLanes];
+    alignas(64) float decay[kMaxScanVectorStates * kMaxScanLanes];
+    alignas(64) float state[kMaxScanVectorStates * kMaxScanLanes];
     kernels_.pack(args_.A.as<float>() + channel * args_.A.stride(0), args_.A.stride(0), nchannels,
                   dstate_, kScanFactor, decay);
     if (args_.initial_states.defined()) {
@@ -51,8 +57,8 @@ class Scan {
   std::int64_t nsequences() const {
     return offsets_ ? args_.cu_seqlens.dim(0) - 1 : args_.x.dim(0);
   }
-  std::int64_t vectors_per_sequence() const { return vectors_ * args_.B.dim(2); }
-  void clear(float* state) const { std::fill_n(state, dstate_ * kernels_.lanes, 0.0F); }
+  std::int64_t blocks_per_sequence() const { return blocks_ * args_.B.dim(2); }
+  void clear(float* state) const { std::fill_n(state, dstate_ * block_, 0.0F); }
 
   // All tokens of sequence s, run by run: a run has no padding and no reset inside.
   void run_sequence(std::int64_t s, std::int64_t group, std::int64_t channel, int nchannels,
@@ -109,7 +115,8 @@ class Scan {
   const SelectiveScanKernels& kernels_;
   int dstate_;
   std::int64_t group_size_;
-  std::int64_t vectors_;  // of one group
+  std::int64_t block_ = 0;   // channels of one unit, but for the last of a group
+  std::int64_t blocks_ = 0;  // of one group
   const std::int32_t* offsets_;
 };
 
@@ -117,9 +124,9 @@ class Scan {
 
 void selective_scan(const SelectiveScanArgs& args, ThreadPool& pool) {
   validate(args);
-  const Scan scan(args);
-  // A unit of a few tokens takes less time than waking a thread; 32 tokens of one vector do not.
-  const std::int64_t grain = 1 + 32 / (args.x.dim(1) + 1);
+  const Scan scan(args, pool.nthreads());
+  // A few tokens of one block take less time than waking a thread; 16 do not.
+  const std::int64_t grain = 1 + 16 / (args.x.dim(1) + 1);
   pool.parallel_for(scan.nunits(), grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t unit = begin; unit < end; ++unit) scan.run_unit(unit);
   });

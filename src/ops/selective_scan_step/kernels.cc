@@ -20,47 +20,59 @@ ADDER_INLINE void store_lanes(float* p, F32 v, int n) {
   n == kLanes ? store(p, v) : store_n(p, v, n);
 }
 
-// Updates the states [n, n + lanes) of one channel and adds their part of C · h to `sum`.
-ADDER_INLINE void update(const StepSpan& span, const float* A, float* state, F32 dt, F32 dt_x,
-                         std::int64_t n, int lanes, F32& sum) {
-  const F32 a = decay(dt * (load_lanes(A + n, lanes) * set1(kScanFactor)));
-  const F32 h = advance(load_lanes(state + n, lanes), a, dt_x * load_lanes(span.B + n, lanes));
-  store_lanes(state + n, h, lanes);
-  sum = fma(load_lanes(span.C + n, lanes), h, sum);
-}
-
-void step(const StepSpan& span) {
+// What the first stage leaves for the channels of a span.
+struct Channels {
   float dt[kStepChannels];
   float dt_x[kStepChannels];
   float y[kStepChannels];
+};
+
+// The states of kCount channels from channel i on. All loads of a few channels come before their
+// stores: otherwise, where A and the state lie at the same place within a page, a load of A would
+// wait for the store before it, which it seems to depend on.
+template <int kCount>
+ADDER_INLINE void update(const StepSpan& span, int i, Channels& channels) {
+  const float* A = span.A + i * span.A_stride;
+  float* state = span.state + i * span.state_stride;
+  F32 sums[kCount];
+  for (int k = 0; k < kCount; ++k) sums[k] = zero();
+  const auto states = [&](std::int64_t n, int lanes) __attribute__((always_inline)) {
+    const F32 B = load_lanes(span.B + n, lanes);
+    const F32 C = load_lanes(span.C + n, lanes);
+    F32 h[kCount];
+    for (int k = 0; k < kCount; ++k) {
+      const F32 A_k = load_lanes(A + k * span.A_stride + n, lanes) * set1(kScanFactor);
+      h[k] = advance(load_lanes(state + k * span.state_stride + n, lanes),
+                     decay(set1(channels.dt[i + k]) * A_k), set1(channels.dt_x[i + k]) * B);
+      sums[k] = fma(C, h[k], sums[k]);
+    }
+    for (int k = 0; k < kCount; ++k) store_lanes(state + k * span.state_stride + n, h[k], lanes);
+  };
+  std::int64_t n = 0;
+  for (; n + kLanes <= span.dstate; n += kLanes) states(n, kLanes);
+  if (n < span.dstate) states(n, static_cast<int>(span.dstate - n));
+  for (int k = 0; k < kCount; ++k) channels.y[i + k] = reduce_add(sums[k]);
+}
+
+void step(const StepSpan& span) {
+  Channels channels;
   for (int i = 0; i < span.nchannels; i += kLanes) {
     const int lanes = span.nchannels - i < kLanes ? span.nchannels - i : kLanes;
-    F32 v = load_lanes(span.dt + i, lanes);
-    if (span.dt_bias != nullptr) v += load_lanes(span.dt_bias + i, lanes);
-    if (span.dt_softplus) v = softplus(v);
-    store(dt + i, v);
-    store(dt_x + i, v * load_lanes(span.x + i, lanes));
+    F32 dt = load_lanes(span.dt + i, lanes);
+    if (span.dt_bias != nullptr) dt += load_lanes(span.dt_bias + i, lanes);
+    if (span.dt_softplus) dt = softplus(dt);
+    store(channels.dt + i, dt);
+    store(channels.dt_x + i, dt * load_lanes(span.x + i, lanes));
   }
-  for (int i = 0; i < span.nchannels; ++i) {
-    const float* A = span.A + i * span.A_stride;
-    float* state = span.state + i * span.state_stride;
-    F32 sum = zero();
-    std::int64_t n = 0;
-    for (; n + kLanes <= span.dstate; n += kLanes) {
-      update(span, A, state, set1(dt[i]), set1(dt_x[i]), n, kLanes, sum);
-    }
-    if (n < span.dstate) {
-      const int lanes = static_cast<int>(span.dstate - n);
-      update(span, A, state, set1(dt[i]), set1(dt_x[i]), n, lanes, sum);
-    }
-    y[i] = reduce_add(sum);
-  }
+  int c = 0;
+  for (; c + 4 <= span.nchannels; c += 4) update<4>(span, c, channels);
+  for (; c < span.nchannels; ++c) update<1>(span, c, channels);
   for (int i = 0; i < span.nchannels; i += kLanes) {
     const int lanes = span.nchannels - i < kLanes ? span.nchannels - i : kLanes;
-    F32 v = load_lanes(y + i, lanes);
-    if (span.D != nullptr) v = fma(load_lanes(span.D + i, lanes), load_lanes(span.x + i, lanes), v);
-    if (span.z != nullptr) v *= silu(load_lanes(span.z + i, lanes));
-    store_lanes(span.y + i, v, lanes);
+    F32 y = load_lanes(channels.y + i, lanes);
+    if (span.D != nullptr) y = fma(load_lanes(span.D + i, lanes), load_lanes(span.x + i, lanes), y);
+    if (span.z != nullptr) y *= silu(load_lanes(span.z + i, lanes));
+    store_lanes(span.y + i, y, lanes);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <stdexcept>
 
 #include "adder/error.h"
@@ -83,6 +84,31 @@ TEST(TorchZip, ReadsWhatStateDictsCarryBesides) {
   const std::string file =
       torch_archive(pickle::program(body), {{"0", std::string(16, 'x')}}).build();
   EXPECT_EQ(read(file).size(), 1u);
+}
+
+TEST(TorchZip, ReadsWhatTorchSaves) {
+  // See tests/fuzz/make_checkpoint_seeds.py.
+  const std::string views = test::read_file("tests/fuzz/torch_zip/views.bin");
+  const TensorTable table = read(views);
+  const ConstTensorView base = table.at("base");
+  for (int i = 0; i < 4; ++i) {
+    float value = -1;
+    std::memcpy(&value, static_cast<const char*>(base.data) + sizeof(float) * i, sizeof(float));
+    EXPECT_EQ(value, static_cast<float>(i));
+  }
+  EXPECT_EQ(table.at("transposed").data, base.data);
+  EXPECT_EQ(table.at("transposed").stride(1), 2);
+  EXPECT_EQ(table.at("row").data, static_cast<const char*>(base.data) + 2 * sizeof(float));
+
+  const std::string parameter = test::read_file("tests/fuzz/torch_zip/parameter.bin");
+  EXPECT_EQ(read(parameter).at("p").dtype, DType::bf16);
+
+  const std::string state_dict = test::read_file("tests/fuzz/torch_zip/state_dict.bin");
+  const TensorTable linear = read(state_dict);
+  EXPECT_EQ(linear.at("weight").dtype, DType::f16);
+  EXPECT_EQ(linear.at("weight").dim(1), 2);
+  EXPECT_EQ(std::memcmp(linear.at("weight").data, "\x00\x38\x00\x38", 4), 0);  // 0.5, 0.5
+  EXPECT_EQ(std::memcmp(linear.at("bias").data, "\x00\xc0", 2), 0);            // -2
 }
 
 TEST(TorchZip, ReadsEveryIntegerOpcode) {

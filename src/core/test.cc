@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -13,6 +15,7 @@
 #include "core/check.h"
 #include "core/half.h"
 #include "core/mapped_file.h"
+#include "core/quote.h"
 #include "core/tensor.h"
 
 namespace adder {
@@ -138,6 +141,37 @@ TEST(AtomicFile, ReplacesTheWholeFileAndLeavesNothingBehind) {
   EXPECT_THROW(write_file_atomically(folder, {}), Error);  // a folder is not replaced
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
   std::filesystem::remove_all(folder);
+}
+
+TEST(AtomicFile, AppearsWithItsCommit) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "adder_atomic_stream";
+  std::filesystem::create_directories(folder);
+  const auto path = folder / "file";
+  const auto content = [&] {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  write_file_atomically(path, std::as_bytes(std::span("old", 3)));
+  {
+    AtomicFile abandoned(path);
+    abandoned.write("new");
+  }
+  EXPECT_EQ(content(), "old");
+  AtomicFile file(path);
+  file.write("one ");
+  file.write("two");
+  EXPECT_EQ(content(), "old");
+  file.commit();
+  EXPECT_EQ(content(), "one two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Quote, EscapesAndCuts) {
+  EXPECT_EQ(in_quotes("plain é"), "\"plain é\"");
+  EXPECT_EQ(in_quotes("a\"b\\c\nd\x7f"), "\"a\\\"b\\\\c\\x0ad\\x7f\"");
+  EXPECT_EQ(in_quotes(std::string(120, 'x')), "\"" + std::string(120, 'x') + "\"");
+  EXPECT_EQ(in_quotes(std::string(121, 'x')), "\"" + std::string(120, 'x') + "...\"");
 }
 
 TEST(Check, CuSeqlensMustCoverTheTokens) {

@@ -1,0 +1,42 @@
+// adder bench machine: what this machine can do at most.
+
+#include <memory>
+
+#include "bench.h"
+#include "bench_report.h"
+
+namespace adder::cli {
+namespace {
+
+struct Options {
+  double seconds = 0.25;
+  int nthreads = 0;
+  std::string json;
+};
+
+int run(const Options& options) {
+  ThreadPool pool(options.nthreads);
+  const bench::MachinePeaks peaks = bench::measure_machine(pool, options.seconds);
+  if (options.json != "-") print(peaks_table(peaks));
+  if (!options.json.empty()) save_json(options.json, report_header("machine", peaks));
+  return 0;
+}
+
+}  // namespace
+
+Command add_bench_machine(CLI::App& bench) {
+  CLI::App* app = bench.add_subcommand("machine", "Measure this machine's peaks");
+  app->footer(
+      "These are the bounds that the other benchmarks are held against.\n\n"
+      "Example:\n"
+      "  adder bench machine -t 1");
+  auto options = std::make_shared<Options>();
+  app->add_option("--seconds", options->seconds, "Time to spend on each figure (default: 0.25)")
+      ->option_text("S")
+      ->check(real_number(0.001, 3600));
+  add_threads_to(*app, options->nthreads);
+  add_json_file_to(*app, options->json);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace adder::cli

@@ -1,0 +1,254 @@
+// adder bench model: loading, prefill and decoding of a whole model.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+#include "adder/model.h"
+#include "bench.h"
+#include "bench_report.h"
+#include "model_options.h"
+#include "process.h"
+#include "progress.h"
+
+namespace adder::cli {
+namespace {
+
+constexpr std::size_t kFirstPromptTokens = 16;
+constexpr std::size_t kPieceTokens = 4096;
+
+struct Options {
+  ModelOptions model;
+  std::string random;
+  std::vector<std::int64_t> prefill = {512, 2048};
+  std::int64_t decode = 64;
+  std::int64_t position = 0;
+  int repeat = 3;
+  std::string json;
+};
+
+/// The value at `fraction` of the sorted samples.
+double quantile(std::vector<double> samples, double fraction) {
+  std::sort(samples.begin(), samples.end());
+  return samples[static_cast<std::size_t>(fraction * static_cast<double>(samples.size() - 1))];
+}
+
+class Run {
+ public:
+  explicit Run(const Options& options)
+      : options_(options), model_(load()), load_s_(watch_.seconds()) {}
+
+  int operator()() {
+    measure_first_token();
+    Json results = {{"load_s", load_s_}, {"first_token_s", first_token_s_}};
+    results["prefill"] = Json::array();
+    for (std::int64_t tokens : options_.prefill) results["prefill"].push_back(prefill(tokens));
+    results["decode"] = Json::array();
+    Session session = model_.new_session();
+    advance(session, static_cast<std::int64_t>(kFirstPromptTokens));
+    results["decode"].push_back(decode(session));
+    if (options_.position > 0) {
+      session.reset();
+      advance(session, options_.position);
+      results["decode"].push_back(decode(session));
+    }
+    results["peak_rss_bytes"] = peak_rss_bytes();
+    // Last, since it takes memory of its own.
+    ThreadPool pool(model_.nthreads());
+    const bench::MachinePeaks peaks = bench::measure_machine(pool);
+    for (const char* part : {"prefill", "decode"}) {
+      for (Json& result : results[part]) add_bound(peaks, result);
+    }
+    report(results, peaks);
+    return 0;
+  }
+
+ private:
+  Model load() const {
+    if (options_.random.empty()) return options_.model.load();
+    Progress bar("making random weights");
+    LoadOptions load_options = options_.model.load_options();
+    load_options.progress = [&bar](double fraction) { bar.update(fraction); };
+    return Model::random(options_.random, load_options);
+  }
+
+  /// Text does not matter for speed; the same tokens every time do for comparisons.
+  std::vector<int> random_tokens(std::int64_t count) {
+    std::uniform_int_distribution<int> id(0, static_cast<int>(model_.config().vocab_size) - 1);
+    std::vector<int> out(static_cast<std::size_t>(count));
+    std::generate(out.begin(), out.end(), [&] { return id(engine_); });
+    return out;
+  }
+
+  /// Done before anything else, so that it counts from the start of the process.
+  void measure_first_token() {
+    Session session = model_.new_session();
+    session.prefill(random_tokens(kFirstPromptTokens));
+    session.generate({.max_tokens = 1, .sampling = {.temperature = 0}, .stop_at_eos = false})
+        .begin();
+    first_token_s_ = seconds_since_start();
+  }
+
+  /// Feeds `tokens` tokens from an empty state and computes the logits after the last one.
+  Json prefill(std::int64_t tokens) {
+    const std::vector<int> ids = random_tokens(tokens);
+    Session session = model_.new_session();
+    std::vector<double> samples;
+    for (int i = 0; i < options_.repeat; ++i) {
+      session.reset();
+      const StopWatch watch;
+      session.prefill(ids);
+      session.logits();
+      samples.push_back(watch.seconds());
+    }
+    const double median_s = quantile(samples, 0.5);
+    const auto count = static_cast<double>(tokens);
+    const ModelConfig& config = model_.config();
+    const double head_flops = 2.0 * static_cast<double>(config.d_model * config.padded_vocab_size);
+    const double flops = count * static_cast<double>(model_.flops_per_token()) + head_flops;
+    return {{"tokens", tokens},
+            {"median_s", median_s},
+            {"p10_s", quantile(samples, 0.1)},
+            {"p90_s", quantile(samples, 0.9)},
+            {"tokens_per_s", count / median_s},
+            {"flops", flops},
+            {"bytes", 0},
+            {"gflop_per_s", flops / median_s * 1e-9}};
+  }
+
+  void advance(Session& session, std::int64_t tokens) {
+    Progress bar("feeding tokens");
+    const StopWatch watch;
+    for (std::int64_t fed = 0; fed < tokens;) {
+      const auto count = std::min(tokens - fed, static_cast<std::int64_t>(kPieceTokens));
+      session.prefill(random_tokens(count));
+      fed += count;
+      bar.update(static_cast<double>(fed) / static_cast<double>(tokens),
+                 token_note(fed, watch.seconds()));
+    }
+  }
+
+  Json decode(Session& session) {
+    const std::int64_t position = session.position();
+    const GenerateOptions greedy{
+        .max_tokens = options_.decode, .sampling = {.temperature = 0}, .stop_at_eos = false};
+    std::vector<double> samples;
+    Generation generation = session.generate(greedy);
+    StopWatch watch;
+    for ([[maybe_unused]] int token : generation) {
+      samples.push_back(watch.seconds());
+      watch = {};
+    }
+    const double median_s = quantile(samples, 0.5);
+    const double bytes = static_cast<double>(model_.bytes_per_token()) +
+                         2 * static_cast<double>(model_.state_bytes());
+    return {{"position", position},
+            {"tokens", options_.decode},
+            {"median_s", median_s},
+            {"p10_s", quantile(samples, 0.1)},
+            {"p90_s", quantile(samples, 0.9)},
+            {"tokens_per_s", 1 / median_s},
+            {"flops", 0},
+            {"bytes", bytes},
+            {"gb_per_s", bytes / median_s * 1e-9},
+            {"rss_bytes", current_rss_bytes()}};
+  }
+
+  Json describe_model() const {
+    return {{"name", options_.random.empty() ? options_.model.resolved_path().string()
+                                             : "random " + options_.random},
+            {"architecture", name_of(model_.config().architecture)},
+            {"parameter_count", model_.parameter_count()},
+            {"dtype", name_of(model_.weight_dtype())},
+            {"bytes_per_token", model_.bytes_per_token()},
+            {"flops_per_token", model_.flops_per_token()},
+            {"state_bytes", model_.state_bytes()}};
+  }
+
+  void report(const Json& results, const bench::MachinePeaks& peaks) const {
+    if (options_.json != "-") print(peaks_table(peaks) + "\n" + table_of(results));
+    if (options_.json.empty()) return;
+    Json out = report_header("model", peaks);
+    out["model"] = describe_model();
+    out["results"] = results;
+    save_json(options_.json, out);
+  }
+
+  std::string table_of(const Json& results) const {
+    const Json model = describe_model();
+    std::string out =
+        fmt::format("{}: {} parameters, {}, {} threads\nload {}, first token {} after the start\n",
+                    model["name"].get<std::string>(), grouped(model_.parameter_count()),
+                    name_of(model_.weight_dtype()), model_.nthreads(), human_seconds(load_s_),
+                    human_seconds(first_token_s_));
+    Table table({"", "tokens/s", "median", "p10", "p90", "of bound"});
+    for (const Json& prefill : results["prefill"]) {
+      table.add(row(fmt::format("prefill {}", grouped(prefill["tokens"])), prefill));
+    }
+    for (const Json& decode : results["decode"]) {
+      table.add(row(fmt::format("decode at {}", grouped(decode["position"])), decode));
+    }
+    out += table.text();
+    for (const Json& decode : results["decode"]) {
+      out += fmt::format("memory at {}: {}\n", grouped(decode["position"]),
+                         human_bytes(decode["rss_bytes"]));
+    }
+    return out + fmt::format("peak memory: {}\n", human_bytes(results["peak_rss_bytes"]));
+  }
+
+  static std::vector<std::string> row(std::string name, const Json& result) {
+    return {std::move(name),
+            human_number(result["tokens_per_s"]),
+            human_seconds(result["median_s"]),
+            human_seconds(result["p10_s"]),
+            human_seconds(result["p90_s"]),
+            bound_cell(result)};
+  }
+
+  const Options& options_;
+  StopWatch watch_;
+  Model model_;
+  double load_s_;
+  double first_token_s_ = 0;
+  std::mt19937 engine_{1};
+};
+
+}  // namespace
+
+Command add_bench_model(CLI::App& bench) {
+  CLI::App* app = bench.add_subcommand("model", "Time loading, prefill and decoding of a model");
+  app->footer(
+      "Prefill is held against this machine's arithmetic, decoding against its memory, both "
+      "measured\n"
+      "in the same run.\n\n"
+      "Examples:\n"
+      "  adder bench model\n"
+      "  adder bench model -m path/to/mamba2-130m --prefill 128,512,4096 --decode 128\n"
+      "  adder bench model --random mamba2-370m --position 1000000 --json result.json");
+  auto options = std::make_shared<Options>();
+  options->model.add_to(*app);
+  app->add_option("--random", options->random,
+                  "A model of this published shape with random weights, mamba2-130m for instance")
+      ->option_text("SHAPE")
+      ->excludes("--model");
+  app->add_option("--prefill", options->prefill, "Prompt lengths (default: 512,2048)")
+      ->option_text("N,N,...")
+      ->delimiter(',')
+      ->check(whole_number(1));
+  app->add_option("--decode", options->decode, "Tokens to decode (default: 64)")
+      ->option_text("N")
+      ->check(whole_number(1));
+  app->add_option("--position", options->position,
+                  "Decode after this many tokens too, to show that speed and memory stay")
+      ->option_text("N")
+      ->check(whole_number(0));
+  app->add_option("--repeat", options->repeat, "Runs of each prefill (default: 3)")
+      ->option_text("N")
+      ->check(whole_number(1, 1000));
+  add_json_file_to(*app, options->json);
+  return {app, [options] { return Run(*options)(); }};
+}
+
+}  // namespace adder::cli

@@ -1,0 +1,335 @@
+// adder generate: reads a prompt, streams its continuation.
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <random>
+
+#include "commands.h"
+#include "core/check.h"
+#include "model_options.h"
+#include "output.h"
+#include "process.h"
+#include "progress.h"
+#include "text_input.h"
+
+namespace adder::cli {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  adder generate -p "It was a dark and stormy night" -n 200
+  adder generate -m mamba2-130m -f prompt.txt --temp 0 --json
+  adder generate -f book.txt -n 0 --save-state book.state
+  adder generate --load-state book.state -p "The end of it was that" -n 100
+
+Standard output gets the text: the prompt too if it was given with -p, the continuation alone
+otherwise (--echo and --no-echo say so explicitly). Speed and memory go to standard error.
+Ctrl-C ends the text early, saves the state if asked to, and exits with 130.)";
+
+// The session works in pieces of this size: feeding it so costs nothing, and a signal is noticed
+// after each.
+constexpr std::size_t kPieceTokens = 512;
+
+struct Options {
+  ModelOptions model;
+  TextOptions prompt;
+  GenerateOptions generate;
+  std::optional<std::uint64_t> seed;
+  bool echo = false;
+  bool no_echo = false;
+  bool ignore_eos = false;
+  bool json = false;
+  std::string save_state;
+  std::string load_state;
+};
+
+/// Tokens on their way to standard output: as text, or as ids for a model without a tokenizer.
+class TokenWriter {
+ public:
+  TokenWriter(const Model& model, bool silent)
+      : silent_(silent), tokenizer_(model.has_tokenizer() ? &model.tokenizer() : nullptr) {
+    if (tokenizer_ != nullptr) decoder_.emplace(*tokenizer_);
+  }
+
+  /// Takes tokens that come before the text: the decoder needs to know them. `shown`: they are
+  /// part of the output.
+  void prompt(std::span<const int> ids, bool shown) {
+    for (int id : ids) {
+      const std::string piece = piece_of(id);
+      if (shown) emit(piece);
+    }
+    output_.flush();
+  }
+
+  void token(int id) {
+    const std::string piece = piece_of(id);
+    text_ += piece;
+    emit(piece);
+    output_.flush();
+  }
+
+  /// The bytes of an unfinished character, and the end of the line.
+  void finish() {
+    const std::string rest = decoder_ ? decoder_->finish() : std::string();
+    text_ += rest;
+    emit(rest);
+    if (ends_line_) return;
+    emit("\n");
+    output_.flush();
+  }
+
+  /// The continuation so far.
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string piece_of(int id) {
+    if (!decoder_)
+      return std::exchange(first_, false) ? std::to_string(id) : fmt::format(" {}", id);
+    // Models may have more rows than their tokenizer has tokens; those stand for no text.
+    return tokenizer_->has_token(id) ? decoder_->push(id) : std::string();
+  }
+
+  void emit(std::string_view piece) {
+    if (silent_ || piece.empty()) return;
+    output_.write(piece);
+    ends_line_ = piece.back() == '\n';
+  }
+
+  bool silent_;
+  const Tokenizer* tokenizer_;
+  std::optional<StreamDecoder> decoder_;
+  Output output_;
+  std::string text_;
+  bool first_ = true;
+  bool ends_line_ = false;
+};
+
+/// One run of the command.
+class Run {
+ public:
+  explicit Run(const Options& options)
+      : options_(options),
+        model_(options.model.load()),
+        load_s_(watch_.seconds()),
+        session_(model_.new_session()),
+        writer_(model_, options.json) {}
+
+  int operator()() {
+    const InterruptGuard guard;
+    bool closed = false;
+    try {
+      restore();
+      read_prompt();
+      if (!InterruptGuard::interrupted()) write_continuation();
+      writer_.finish();
+    } catch (const OutputClosed&) {
+      closed = true;
+    }
+    if (!options_.save_state.empty()) session_.snapshot().save(options_.save_state);
+    if (!closed) report();
+    return InterruptGuard::interrupted() ? InterruptGuard::exit_code() : 0;
+  }
+
+ private:
+  void restore() {
+    if (options_.load_state.empty()) return;
+    restored_tokens_ = session_.restore(Snapshot::load(options_.load_state, model_));
+    if (!options_.json) {
+      fmt::print(stderr, "{}: the state of {} tokens\n", options_.load_state,
+                 grouped(restored_tokens_));
+    }
+  }
+
+  std::optional<TokenReader> prompt_reader() const {
+    const TextOptions& prompt = options_.prompt;
+    if (prompt.ids) return TokenReader(parse_ids(*prompt.ids));
+    if (!prompt.given() && !options_.load_state.empty()) return std::nullopt;
+    const Tokenizer& tokenizer = model_.tokenizer();
+    // A token that begins a text does not belong in the middle of one.
+    const EncodeOptions encoding{.add_special_tokens = session_.position() == 0};
+    if (prompt.text) return TokenReader(tokenizer, TextReader::of_text(*prompt.text), encoding);
+    if (prompt.file) return TokenReader(tokenizer, TextReader::of_file(*prompt.file), encoding);
+    if (stdin_is_terminal()) fmt::print(stderr, "Type a prompt and end it with Ctrl-D.\n");
+    return TokenReader(tokenizer, TextReader::of_stdin(), encoding);
+  }
+
+  void read_prompt() {
+    const bool shown = options_.echo || (options_.prompt.text && !options_.no_echo);
+    std::vector<int> ids;
+    if (std::optional<TokenReader> reader = prompt_reader()) {
+      Progress bar("reading the prompt");
+      while (!InterruptGuard::interrupted() && reader->next(ids, kPieceTokens)) {
+        // With the text on the screen, the text itself shows how far things are.
+        if (!shown) bar.update(reader->fraction(), token_note(prompt_tokens_, prefill_s_));
+        feed(ids, shown);
+      }
+    }
+    if (session_.position() == 0 && !InterruptGuard::interrupted()) feed({first_token()}, false);
+  }
+
+  /// What a text without a beginning begins with.
+  int first_token() const {
+    const ModelConfig& config = model_.config();
+    if (config.bos_token_id) return *config.bos_token_id;
+    check(
+        !config.eos_token_ids.empty(),
+        "the prompt is empty, expected at least one token, since this model names no token that a "
+        "text begins with");
+    return config.eos_token_ids.front();
+  }
+
+  void feed(const std::vector<int>& ids, bool shown) {
+    writer_.prompt(ids, shown);
+    const StopWatch watch;
+    session_.prefill(ids);
+    prefill_s_ += watch.seconds();
+    prompt_tokens_ += static_cast<std::int64_t>(ids.size());
+    if (options_.json) prompt_ids_.insert(prompt_ids_.end(), ids.begin(), ids.end());
+  }
+
+  void write_continuation() {
+    const StopWatch watch;
+    Generation generation = session_.generate(options_.generate);
+    for (int token : generation) {
+      if (++generated_tokens_ == 1) first_token_s_ = seconds_since_start();
+      decode_s_ = watch.seconds();
+      if (options_.json) ids_.push_back(token);
+      writer_.token(token);
+      if (InterruptGuard::interrupted()) return;
+    }
+    stop_ = generation.stop_reason() == StopReason::end_of_text ? "end_of_text" : "max_tokens";
+  }
+
+  static double rate(std::int64_t count, double seconds) {
+    return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+  }
+
+  void report() const {
+    const double prefill_rate = rate(prompt_tokens_, prefill_s_);
+    const double decode_rate = rate(generated_tokens_, decode_s_);
+    if (!options_.json) {
+      fmt::print(stderr,
+                 "prompt {} tokens, {} tokens/s; generated {} tokens, {} tokens/s; first token "
+                 "{:.2f} s; load {:.2f} s; memory {}, state {}; seed {}\n",
+                 grouped(prompt_tokens_), human_number(prefill_rate), grouped(generated_tokens_),
+                 human_number(decode_rate), first_token_s_, load_s_,
+                 human_bytes(static_cast<double>(peak_rss_bytes())),
+                 human_bytes(static_cast<double>(model_.state_bytes())), options_.generate.seed);
+      return;
+    }
+    print_json({{"prompt_ids", prompt_ids_},
+                {"ids", ids_},
+                {"text", writer_.text()},
+                {"stop", stop_},
+                {"stats",
+                 {{"prefill_tokens_per_s", prefill_rate},
+                  {"decode_tokens_per_s", decode_rate},
+                  {"load_s", load_s_},
+                  {"first_token_s", generated_tokens_ > 0 ? Json(first_token_s_) : Json()},
+                  {"peak_rss_bytes", peak_rss_bytes()},
+                  {"state_bytes", model_.state_bytes()},
+                  {"prompt_tokens", prompt_tokens_},
+                  {"generated_tokens", generated_tokens_},
+                  {"restored_tokens", restored_tokens_},
+                  {"threads", model_.nthreads()},
+                  {"dtype", name_of(model_.weight_dtype())},
+                  {"seed", options_.generate.seed}}}});
+  }
+
+  const Options& options_;
+  StopWatch watch_;
+  Model model_;
+  double load_s_;
+  Session session_;
+  TokenWriter writer_;
+  std::vector<int> prompt_ids_;
+  std::vector<int> ids_;
+  std::string stop_ = "interrupted";
+  std::int64_t restored_tokens_ = 0;
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t generated_tokens_ = 0;
+  double prefill_s_ = 0;
+  double decode_s_ = 0;
+  double first_token_s_ = 0;
+};
+
+void add_sampling_options(CLI::App& app, Options& options) {
+  SamplingParams& sampling = options.generate.sampling;
+  app.add_option("--temp", sampling.temperature,
+                 "Divides the logits; 0 takes the most likely token (default: 0.8)")
+      ->option_text("T")
+      ->check(real_number(0, 1000));
+  app.add_option("--top-k", sampling.top_k, "Keep the K most likely tokens; 0 is off (default: 40)")
+      ->option_text("K")
+      ->check(whole_number(0, std::numeric_limits<int>::max()));
+  app.add_option("--top-p", sampling.top_p,
+                 "Keep the most likely tokens up to this probability in all; 1 is off "
+                 "(default: 0.95)")
+      ->option_text("P")
+      ->check(real_number(0, 1));
+  app.add_option("--min-p", sampling.min_p,
+                 "Keep tokens at least P times as likely as the best; 0 is off (default: 0.05)")
+      ->option_text("P")
+      ->check(real_number(0, 1));
+  app.add_option("--repeat-penalty", sampling.repeat_penalty,
+                 "Above 1 makes recent tokens less likely; 1 is off (default: 1)")
+      ->option_text("X")
+      ->check(real_number(0.01, 100));
+  app.add_option("--repeat-last-n", options.generate.repeat_window,
+                 "How many recent tokens the penalty looks at (default: 64)")
+      ->option_text("N")
+      ->check(whole_number(0, 256));
+  app.add_option("--seed", options.seed,
+                 "Same seed, same text (default: a random one, shown at the end)")
+      ->option_text("N")
+      ->check(seed_number());
+}
+
+void add_options(CLI::App& app, Options& options) {
+  options.model.add_to(app);
+  options.prompt.add_text_to(app, "The prompt");
+  options.prompt.add_file_to(app, "Read the prompt from a file of any size; - is standard input");
+  options.prompt.add_ids_to(app, "The prompt as token ids");
+  app.add_option("-n,--tokens", options.generate.max_tokens,
+                 "Tokens to generate at most; -1 is no limit (default: 128)")
+      ->option_text("N")
+      ->check(whole_number(-1));
+  add_sampling_options(app, options);
+  app.add_flag("--ignore-eos", options.ignore_eos, "Go on after the token that ends the text");
+  app.add_option("--save-state", options.save_state,
+                 "Write the state after the last token to a file")
+      ->option_text("FILE");
+  app.add_option("--load-state", options.load_state,
+                 "Continue from a saved state; then a prompt may be left out")
+      ->option_text("FILE");
+  CLI::Option* echo = app.add_flag("--echo", options.echo, "Write the prompt before the text");
+  app.add_flag("--no-echo", options.no_echo, "Do not write the prompt (default: only with -p)")
+      ->excludes(echo);
+  app.add_flag("--json", options.json, "Print one JSON object at the end instead of the text");
+}
+
+/// Notices before hours of work what would only fail after them.
+void check_folder_of(const std::string& state_file) {
+  const std::filesystem::path folder = std::filesystem::path(state_file).parent_path();
+  std::error_code ignored;
+  check(folder.empty() || std::filesystem::is_directory(folder, ignored),
+        "--save-state {}: there is no folder {}", state_file, folder.string());
+}
+
+}  // namespace
+
+Command add_generate(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("generate", "Continue a prompt: stream text from a model");
+  app->footer(kExamples);
+  auto options = std::make_shared<Options>();
+  add_options(*app, *options);
+  return {app, [options] {
+            if (!options->save_state.empty()) check_folder_of(options->save_state);
+            options->generate.stop_at_eos = !options->ignore_eos;
+            options->generate.seed = options->seed.value_or(std::random_device{}());
+            return Run(*options)();
+          }};
+}
+
+}  // namespace adder::cli

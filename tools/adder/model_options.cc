@@ -1,0 +1,81 @@
+#include "model_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "arguments.h"
+#include "core/check.h"
+#include "process.h"
+#include "progress.h"
+
+namespace adder::cli {
+namespace {
+
+constexpr const char* kBundledModel = "models/books-11m";
+
+std::filesystem::path bundled_model() {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> candidates;
+  const fs::path folder = executable_path().parent_path();
+  if (!folder.empty()) {
+    candidates.push_back(folder.parent_path() / "share/adder" / kBundledModel);  // PREFIX/bin
+    candidates.push_back(folder.parent_path() / kBundledModel);                  // build
+    candidates.push_back(folder.parent_path().parent_path() / kBundledModel);    // build/release
+  }
+  candidates.push_back(fs::path(".") / kBundledModel);
+  std::vector<std::string> names;
+  for (const fs::path& candidate : candidates) {
+    std::error_code ignored;
+    if (fs::exists(candidate / "config.json", ignored)) return candidate;
+    names.push_back(candidate.string());
+  }
+  fail(
+      "no model to work on: -m was not given, the environment variable ADDER_MODEL is not set, and "
+      "the bundled model is not at {}",
+      fmt::join(names, " or "));
+}
+
+}  // namespace
+
+void ModelOptions::add_path_to(CLI::App& app) {
+  app.add_option("-m,--model", path,
+                 "Checkpoint: a folder with config.json and weights, or a weight file in it "
+                 "(default: the bundled model)")
+      ->option_text("DIR|FILE");
+}
+
+void ModelOptions::add_to(CLI::App& app) {
+  add_path_to(app);
+  app.add_option("--device", device, "Where the model runs (default: cpu)")->option_text("DEVICE");
+  app.add_option("--dtype", dtype,
+                 "How weights are held: auto (as stored), f32, bf16 or f16 (default: auto)")
+      ->option_text("TYPE")
+      ->check(one_of({"auto", "f32", "bf16", "f16"}));
+  app.add_option("-t,--threads", nthreads, "Threads (default: all cores this process may use)")
+      ->option_text("N")
+      ->check(whole_number(0, 1024));
+}
+
+std::filesystem::path ModelOptions::resolved_path() const {
+  if (!path.empty()) return path;
+  if (const char* variable = std::getenv("ADDER_MODEL"); variable != nullptr && *variable != '\0') {
+    return variable;
+  }
+  return bundled_model();
+}
+
+LoadOptions ModelOptions::load_options() const {
+  return {.device = device, .dtype = dtype, .nthreads = nthreads, .progress = {}};
+}
+
+Model ModelOptions::load() const {
+  Progress bar("loading the model");
+  LoadOptions options = load_options();
+  options.progress = [&bar](double fraction) { bar.update(fraction); };
+  return Model::load(resolved_path(), options);
+}
+
+}  // namespace adder::cli

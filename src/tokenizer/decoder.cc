@@ -174,6 +174,7 @@ void DecodeStream::push(std::string_view token, bool added, std::string& out) {
 }
 
 void DecodeStream::emit(bool last, std::string& out) {
+  scratch_.start_budget(held_token_.size());
   std::string bytes = decoder_->token_bytes(held_token_, held_added_, first_, last, scratch_);
   if (decoder_->joins_with_spaces_ && !first_) bytes.insert(0, 1, ' ');
   holds_ = false;

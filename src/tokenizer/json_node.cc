@@ -1,5 +1,7 @@
 #include "tokenizer/json_node.h"
 
+#include <algorithm>
+
 namespace adder::text {
 namespace {
 
@@ -34,6 +36,14 @@ Json parse_json(std::string_view text, const std::string& file) {
   } catch (const Json::exception& e) {
     fail("{}: expected a JSON document, but the parser reports: {}", file, e.what());
   }
+}
+
+void JsonNode::fail_with(std::string message) const {
+  message = *file_ + ": " + (path_.empty() ? "the document" : path_) + " " + message;
+  // Tokens may hold line breaks; a message is one line.
+  std::replace_if(
+      message.begin(), message.end(), [](char c) { return c >= '\0' && c < ' '; }, ' ');
+  throw Error(message);
 }
 
 JsonNode JsonNode::at(const std::string& key) const {

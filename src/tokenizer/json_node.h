@@ -32,8 +32,7 @@ class JsonNode {
   /// Throws "FILE: PATH ...".
   template <typename... Args>
   [[noreturn]] void error(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(*file_ + ": " + (path_.empty() ? "the document" : path_) + " " +
-                fmt::format(format, std::forward<Args>(args)...));
+    fail_with(fmt::format(format, std::forward<Args>(args)...));
   }
 
   /// A required member of an object.
@@ -53,6 +52,8 @@ class JsonNode {
   void expect_object() const;
 
  private:
+  [[noreturn]] void fail_with(std::string message) const;
+
   const Json* value_;
   std::string path_;
   const std::string* file_;

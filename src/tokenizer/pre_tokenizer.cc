@@ -16,6 +16,12 @@ constexpr std::string_view kWordsPattern =
 // Unicode punctuation and all of ASCII's.
 constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
 
+/// Most files use this pattern: it is compiled once.
+const Regex& byte_level_regex() {
+  static const Regex regex(kByteLevelPattern, "tokenizer: a pattern");
+  return regex;
+}
+
 SplitRule fixed_rule(std::string_view pattern, SplitBehavior behavior, bool invert = false) {
   return {Regex(pattern, "tokenizer: a pattern"), behavior, invert};
 }
@@ -95,7 +101,7 @@ void PreTokenizer::add(const JsonNode& node) {
       stage.prefix = " ";
     }
     if (node.boolean("use_regex", true)) {
-      stage.split = fixed_rule(kByteLevelPattern, SplitBehavior::isolated);
+      stage.split = SplitRule{byte_level_regex(), SplitBehavior::isolated, false};
     }
     stage.to_byte_symbols = true;
   } else if (type == "Split") {

@@ -306,7 +306,10 @@ TEST(Sampling, ThePenaltyTakesEachTokenOnce) {
   EXPECT_EQ(sample(positive, greedy, 0, often), 2);
   EXPECT_EQ(sample(negative, greedy, 0, once), 1);
   EXPECT_EQ(sample(negative, greedy, 0, often), 2);
-  EXPECT_EQ(sample(std::vector<float>{3.0F, 1.0F}, greedy, 0, often), 0);
+  // Taken three times, these would fall behind the other token.
+  const std::vector<int> thrice{0, 0, 0};
+  EXPECT_EQ(sample(std::vector<float>{3.0F, 1.2F}, greedy, 0, thrice), 0);
+  EXPECT_EQ(sample(std::vector<float>{-1.0F, -2.5F}, greedy, 0, thrice), 0);
   const std::vector<int> outside{3};
   EXPECT_EQ(message_of([&] { sample(positive, greedy, 0, outside); }),
             "sample_token: recent contains token id 3, expected ids below 3");

@@ -106,6 +106,35 @@ TEST(RmsNorm, ARowDoesNotDependOnThreadsOrOtherRows) {
   EXPECT_TRUE(test::same_bits(all, single));
 }
 
+// As Falcon-Mamba normalizes dt, B and C: columns of x_proj's output, without a weight.
+TEST(RmsNorm, AStridedSliceInPlaceLeavesTheOtherColumnsAlone) {
+  constexpr std::int64_t kTokens = 7;
+  constexpr std::int64_t kRow = 90;
+  constexpr std::int64_t kBegin = 11;
+  constexpr std::int64_t kColumns = 33;
+  ThreadPool pool(2);
+  test::Random random;
+  const auto original = random.normals(kTokens * kRow);
+  for (CpuTier tier : supported_cpu_tiers()) {
+    const ScopedCpuTier scoped(tier);
+    auto memory = original;
+    const TensorView slice =
+        TensorView::of(memory.data(), {kTokens, kRow}).narrow(1, kBegin, kColumns);
+    cpu::rms_norm({.residual = slice, .x = {}, .weight = {}, .y = slice, .epsilon = 1e-6F}, pool);
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      const auto row = std::span(memory).subspan(t * kRow, kRow);
+      const auto before = std::span(original).subspan(t * kRow, kRow);
+      std::vector<double> r64(before.begin() + kBegin, before.begin() + kBegin + kColumns);
+      std::vector<double> truth(r64.size());
+      ref::rms_norm_row<double>(r64, {}, {}, 1e-6, truth);
+      EXPECT_TRUE(test::all_close(row.subspan(kBegin, kColumns), truth, 1e-6)) << name_of(tier);
+      EXPECT_TRUE(test::same_bits(row.first(kBegin), before.first(kBegin)));
+      constexpr std::size_t kAfter = kRow - kBegin - kColumns;
+      EXPECT_TRUE(test::same_bits(row.last(kAfter), before.last(kAfter)));
+    }
+  }
+}
+
 TEST(RmsNorm, AZeroRowStaysFinite) {
   ThreadPool pool(1);
   std::vector<float> zeros(8, 0.0F);

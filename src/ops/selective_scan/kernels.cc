@@ -1,7 +1,7 @@
 // Work per token, channel and state: one exponential (11 instructions) and 4 more: dt · A,
 // dt · x · B, the update and the sum of C · h; on top of it per token and channel one softplus, one
-// SiLU and 16 bytes of x, dt, z and y. With two 512-bit pipes 16 states of 16 channels cost at least
-// 16 · 16 / 2 = 128 cycles, softplus and SiLU about 50 more: bound by the vector units.
+// SiLU and 16 bytes of x, dt, z and y. With two 512-bit pipes 16 states of 16 channels cost at
+// least 16 · 16 / 2 = 128 cycles, softplus and SiLU about 50 more: bound by the vector units.
 //
 // Vectors run over channels, since channels are what is adjacent in every tensor; the states of a
 // vector of channels are registers, so that C · h needs no sum across lanes and B and C are
@@ -9,8 +9,9 @@
 // channel, about half as much work again at dstate 16.
 //
 // Measured on one core of a 2.8 GHz Xeon, 512 tokens, d_inner 1536, dstate 16, per token and vector
-// of channels: 64 ns without softplus and gate (4 ns per vector of states), 89 ns with both. Without
-// the prefetch of the next tile's rows they are 96 and 150 ns: rows of one tensor lie pages apart.
+// of channels: 64 ns without softplus and gate (4 ns per vector of states), 89 ns with both.
+// Without the prefetch of the next tile's rows they are 96 and 150 ns: rows of one tensor lie pages
+// apart.
 
 #include "ops/selective_scan/kernels.h"
 

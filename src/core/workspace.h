@@ -39,6 +39,10 @@ class WorkspaceCutter {
   std::size_t used_ = 0;
 };
 
+inline void check_nthreads(std::string_view op, int nthreads) {
+  check(nthreads >= 1, "{}: nthreads is {}, expected at least 1", op, nthreads);
+}
+
 inline void check_workspace(std::string_view op, std::span<const std::byte> workspace,
                             std::size_t needed) {
   check(workspace.size() >= needed && workspace.data() != nullptr,

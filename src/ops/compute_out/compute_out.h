@@ -45,9 +45,11 @@ struct ComputeOutArgs {
 void validate(const ComputeOutArgs& args);
 
 namespace cpu {
+/// Bytes of workspace for a call with a pool of `nthreads`.
+std::size_t compute_out_workspace_bytes(const ComputeOutArgs& args, int nthreads);
+
 /// Products are accumulated in float32: first over dstate, then over the tokens of the chunk in
 /// order, so that a token's result does not depend on any later token.
-std::size_t compute_out_workspace_bytes(const ComputeOutArgs& args, int nthreads);
 void compute_out(const ComputeOutArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
 
 /// Writes zeros to the tokens of `y` (batch, seqlen, nheads, headdim) that are in no chunk.

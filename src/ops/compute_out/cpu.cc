@@ -91,6 +91,7 @@ void group_out(const ComputeOutArgs& args, std::int64_t c, std::int64_t group,
 
 std::size_t compute_out_workspace_bytes(const ComputeOutArgs& args, int nthreads) {
   validate(args);
+  check_nthreads("compute_out", nthreads);
   WorkspaceCutter cutter;
   for (int t = 0; t < nthreads; ++t) take_scratch(cutter, args);
   return cutter.bytes();

@@ -68,6 +68,7 @@ void pass(const FwdPassStateArgs& args, std::int64_t sequence, std::int64_t head
 
 std::size_t fwd_pass_state_workspace_bytes(const FwdPassStateArgs& args, int nthreads) {
   validate(args);
+  check_nthreads("fwd_pass_state", nthreads);
   WorkspaceCutter cutter;
   for (int t = 0; t < nthreads; ++t) take_scratch(cutter, args);
   return cutter.bytes();

@@ -51,8 +51,10 @@ struct FwdPassStateArgs {
 void validate(const FwdPassStateArgs& args);
 
 namespace cpu {
-/// Products are accumulated in float32, token by token inside a chunk.
+/// Bytes of workspace for a call with a pool of `nthreads`.
 std::size_t fwd_pass_state_workspace_bytes(const FwdPassStateArgs& args, int nthreads);
+
+/// Products are accumulated in float32, token by token inside a chunk.
 void fwd_pass_state(const FwdPassStateArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
 }  // namespace cpu
 

@@ -18,8 +18,8 @@
 namespace adder::cpu {
 namespace {
 
-// A chunk of 64 tokens keeps a head's tiles in L1 and L2, and does less work above the chunk's
-// state products than a longer one.
+// Tiles of 64 tokens of a head stay in L1 and L2. Longer chunks would only add work: products
+// inside a chunk grow with its length, those with the state do not.
 constexpr std::int64_t kMaxChunk = 64;
 // States of a block of heads, which each chunk reads and writes: half of an L2 cache of 1 MB.
 constexpr std::int64_t kStateBytes = 512 * 1024;
@@ -226,6 +226,7 @@ class Block {
 
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, int nthreads) {
   validate(args);
+  check_nthreads("ssd_forward", nthreads);
   const Shape shape = shape_of(args, nthreads);
   WorkspaceCutter cutter;
   take_plan(cutter, shape);

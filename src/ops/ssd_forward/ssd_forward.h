@@ -68,9 +68,11 @@ struct SsdForwardArgs {
 void validate(const SsdForwardArgs& args);
 
 namespace cpu {
+/// Bytes of workspace for a call with a pool of `nthreads`.
+std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, int nthreads);
+
 /// Chunks of at most 64 tokens; states in float32, prefix sums in float64. Results do not depend on
 /// the number of threads, other heads or other sequences, nor those of a token on later tokens.
-std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, int nthreads);
 void ssd_forward(const SsdForwardArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
 }  // namespace cpu
 

@@ -163,6 +163,7 @@ TEST_F(SsdForwardErrors, NameTheArgument) {
   const std::vector<std::int32_t> offsets{0, 45};
   EXPECT_EQ(error_of([&](auto& a) { a.cu_seqlens = ConstTensorView::of(offsets.data(), {2}); }),
             "ssd_forward: batch is 2, expected 1 with cu_seqlens");
+  EXPECT_THROW(cpu::ssd_forward_workspace_bytes(good_, 0), Error);
   const std::size_t needed = cpu::ssd_forward_workspace_bytes(good_, 1);
   workspace_.resize(needed - 1);
   EXPECT_EQ(error_of([](auto&) {}), "ssd_forward: workspace has " + std::to_string(needed - 1) +

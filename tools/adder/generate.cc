@@ -55,6 +55,7 @@ class TokenWriter {
   /// Takes tokens that come before the text: the decoder needs to know them. `shown`: they are
   /// part of the output.
   void prompt(std::span<const int> ids, bool shown) {
+    if (!shown && !decoder_) return;
     for (int id : ids) {
       const std::string piece = piece_of(id);
       if (shown) emit(piece);

@@ -36,10 +36,7 @@ constexpr int kWrongUsage = 2;
 /// Options in two columns, with their explanations wrapped.
 class HelpFormatter : public CLI::Formatter {
  public:
-  HelpFormatter() {
-    column_width(kColumn);
-    label("TEXT", "TEXT");
-  }
+  HelpFormatter() { column_width(kColumn); }
 
   std::string make_usage(const CLI::App* app, std::string) const override {
     std::string path = app->get_name();
@@ -53,6 +50,11 @@ class HelpFormatter : public CLI::Formatter {
     const bool has_commands = !app->get_subcommands({}).empty();
     return fmt::format("\nUsage: {}{}{} [OPTIONS]\n", path, has_commands ? " COMMAND" : "",
                        arguments);
+  }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string& value = option->get_option_text();
+    return value.empty() ? value : " " + value;
   }
 
   std::string make_option_desc(const CLI::Option* option) const override {
@@ -70,7 +72,7 @@ class HelpFormatter : public CLI::Formatter {
       const std::size_t end = std::min(text.find(' ', begin), text.size());
       const std::size_t length = end - begin;
       if (!out.empty() && length + 1 > room) {
-        out += "\n" + std::string(kColumn, ' ');
+        out += '\n';  // CLI11 indents what follows
         room = kWidth - kColumn;
       } else if (!out.empty()) {
         out += ' ';
@@ -106,14 +108,15 @@ int run(int argc, char** argv) {
   root.formatter(std::make_shared<HelpFormatter>());
   root.footer(kExamples);
   root.require_subcommand(0, 1);
-  root.set_version_flag("--version", version_line());
-  root.get_formatter()->column_width(30);
+  root.set_version_flag("--version", version_line(), "Show the version");
+  root.set_help_flag("-h,--help", "Show this help");
   const std::vector<Command> commands = {add_generate(root), add_score(root),   add_logits(root),
                                          add_tokenize(root), add_inspect(root), add_bench(root)};
   if (argc < 2) {
     fmt::print(stderr, "{}", root.help());
     return kWrongUsage;
   }
+  for (const Command& command : commands) command.app->group("Commands");
   const std::string_view first = argv[1];
   const bool known = std::any_of(commands.begin(), commands.end(), [&](const Command& command) {
     return command.app->get_name() == first;

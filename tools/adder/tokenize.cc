@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "core/check.h"
 #include "model_options.h"
 #include "output.h"
 #include "process.h"
@@ -23,6 +24,8 @@ struct Options {
 /// Only the tokenizer is needed: the weights beside it are not even opened.
 Tokenizer load_tokenizer(const std::filesystem::path& path) {
   std::error_code ignored;
+  check(std::filesystem::exists(path, ignored), "{}: there is no such file or folder",
+        path.string());
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   return Tokenizer::load((is_folder ? path : path.parent_path()) / "tokenizer.json");
 }

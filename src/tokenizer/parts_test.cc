@@ -106,6 +106,14 @@ TEST(Regex, UnboundedBacktrackingIsAnError) {
   EXPECT_THROW(Regex("(", "p"), Error);
 }
 
+TEST(Regex, LongMatchesGetTheStackTheyNeed) {
+  std::string text;
+  for (int i = 0; i < 50000; ++i) text += "ab";
+  RegexScratch scratch;
+  const Regex regex("(?:a|b)*c", "p");
+  EXPECT_EQ(regex.search(text + "c", 0, true, scratch).end, text.size() + 1);
+}
+
 std::vector<std::string> split(const std::string& pattern, SplitBehavior behavior,
                                const std::string& text) {
   const SplitRule rule{Regex(pattern, "p"), behavior, false};

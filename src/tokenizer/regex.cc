@@ -29,7 +29,7 @@ std::string error_text(int code) {
 struct RegexScratch::Handles {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(32u << 10, kMaxStackBytes, nullptr);
+  pcre2_jit_stack* stack = nullptr;  // made for the first match that needs more than 32 KiB
 
   Handles() = default;
   Handles(const Handles&) = delete;
@@ -44,9 +44,6 @@ struct RegexScratch::Handles {
 RegexScratch::RegexScratch() : handles_(std::make_unique<Handles>()) {
   check(handles_->data != nullptr && handles_->context != nullptr, "tokenizer: out of memory");
   pcre2_set_match_limit(handles_->context, kMatchLimit);
-  if (handles_->stack != nullptr) {
-    pcre2_jit_stack_assign(handles_->context, nullptr, handles_->stack);
-  }
   start_budget(0);
 }
 
@@ -103,7 +100,7 @@ std::string Regex::quote(std::string_view text) {
 
 Regex::Match Regex::search(std::string_view subject, std::size_t from, bool final,
                            RegexScratch& scratch) const {
-  const RegexScratch::Handles& handles = *scratch.handles_;
+  RegexScratch::Handles& handles = *scratch.handles_;
   const std::uint32_t options = PCRE2_NO_UTF_CHECK | (final ? 0 : PCRE2_PARTIAL_HARD);
   while (true) {
     if (++scratch.calls_ % 256 == 0) {
@@ -120,6 +117,12 @@ Regex::Match Regex::search(std::string_view subject, std::size_t from, bool fina
       const PCRE2_SIZE* range = pcre2_get_ovector_pointer(handles.data);
       // With \K inside a lookahead a match may begin after its end.
       return {Status::match, std::min(range[0], range[1]), range[1]};
+    }
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && handles.stack == nullptr) {
+      handles.stack = pcre2_jit_stack_create(32u << 10, kMaxStackBytes, nullptr);
+      check(handles.stack != nullptr, "tokenizer: out of memory");
+      pcre2_jit_stack_assign(handles.context, nullptr, handles.stack);
+      continue;
     }
     if (rc == PCRE2_ERROR_PARTIAL) return {Status::undecided};
     check(rc == PCRE2_ERROR_NOMATCH,

@@ -15,7 +15,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 Checkpoint golden(const std::string& name) { return Checkpoint::open("tests/data/golden/" + name); }
 
 std::vector<std::int64_t> shape_of(const Checkpoint& checkpoint, std::string_view name) {
-  const auto dims = checkpoint.tensor(name).dims();
+  const ConstTensorView view = checkpoint.tensor(name);
+  const auto dims = view.dims();
   return {dims.begin(), dims.end()};
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <iterator>
@@ -50,7 +51,9 @@ std::string joined(std::initializer_list<std::string_view> parts) {
 
 std::string little_endian(std::uint64_t value, std::size_t count) {
   std::string out(count, '\0');
-  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<char>(value >> (8 * i));
+  for (std::size_t i = 0; i < std::min<std::size_t>(count, 8); ++i) {
+    out[i] = static_cast<char>(value >> (8 * i));
+  }
   return out;
 }
 

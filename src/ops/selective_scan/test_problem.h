@@ -2,10 +2,13 @@
 
 // One call of selective_scan with its data, for the tests of this folder and of the step.
 
+#include <string>
 #include <vector>
 
 #include "ops/selective_scan/ref.h"
 #include "ops/selective_scan/selective_scan.h"
+#include "tests/support/guarded.h"
+#include "tests/support/pooled.h"
 #include "tests/support/random.h"
 
 namespace adder::test {
@@ -168,5 +171,30 @@ struct ScanProblem {
     }
   }
 };
+
+inline void append(std::vector<float>& to, const std::vector<float>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+inline std::vector<float> zeros(std::int64_t n) {
+  return std::vector<float>(static_cast<std::size_t>(n));
+}
+
+// Runs the operation between canaries and adds its results to `pooled`.
+inline void compare(const ScanProblem& p, ThreadPool& pool, Pooled& pooled_y, Pooled& pooled_states,
+                    const std::string& label) {
+  Guarded<float> y(p.batch * p.seqlen * p.d_inner);
+  Guarded<float> states(static_cast<std::int64_t>(p.states.size()));
+  states.fill(p.states);
+  cpu::selective_scan(p.args(y.view({p.batch, p.seqlen, p.d_inner}),
+                             states.view({p.nsequences(), p.d_inner, p.dstate})),
+                      pool);
+  const auto truth = p.reference<double>();
+  const auto plain = p.reference<float>();
+  pooled_y.add(y.span(), truth.y, plain.y, label);
+  pooled_states.add(states.span(), truth.states, plain.states, label);
+  EXPECT_TRUE(y.intact()) << label;
+  EXPECT_TRUE(states.intact()) << label;
+}
 
 }  // namespace adder::test

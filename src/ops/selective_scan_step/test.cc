@@ -74,8 +74,8 @@ ScanProblem::Result<Real> reference(const ScanProblem& p) {
 }
 
 // Runs the operation between canaries and adds its results to the pools.
-void compare(const ScanProblem& p, ThreadPool& pool, Pooled& pooled_y, Pooled& pooled_states,
-             const std::string& label) {
+void compare_step(const ScanProblem& p, ThreadPool& pool, Pooled& pooled_y, Pooled& pooled_states,
+                  const std::string& label) {
   Guarded<float> y(p.batch * p.d_inner);
   Guarded<float> state(p.batch * p.d_inner * p.dstate);
   state.fill(p.states);
@@ -107,10 +107,10 @@ TEST(SelectiveScanStep, AsGoodAsPlainLoopsInEveryTierAndSize) {
                         .dt_softplus = round % 4 != 0};
           p.fill(round % 5 != 0);
           ++round;
-          compare(p, pool, y, states,
-                  fmt::format("{} batch {} ngroups {} of {} dstate {} softplus {} options {}",
-                              name_of(tier), batch, p.ngroups, group_size, dstate, p.dt_softplus,
-                              !p.D.empty()));
+          compare_step(p, pool, y, states,
+                       fmt::format("{} batch {} ngroups {} of {} dstate {} softplus {} options {}",
+                                   name_of(tier), batch, p.ngroups, group_size, dstate,
+                                   p.dt_softplus, !p.D.empty()));
         }
       }
       EXPECT_TRUE(y.as_good_as_plain());
@@ -219,7 +219,7 @@ TEST(SelectiveScanStep, ExtremeValuesGiveNoNaN) {  // known bug 8
         SCOPED_TRACE(::testing::Message() << name_of(tier) << " dt " << dt << " A " << A);
         Pooled pooled_y;
         Pooled pooled_states;
-        compare(p, pool, pooled_y, pooled_states, "");
+        compare_step(p, pool, pooled_y, pooled_states, "");
         EXPECT_TRUE(pooled_y.as_good_as_plain());
         EXPECT_TRUE(pooled_states.as_good_as_plain());
         for (float y : run(p, pool)) EXPECT_TRUE(std::isfinite(y));

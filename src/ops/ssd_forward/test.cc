@@ -372,20 +372,24 @@ TEST(SsdForward, OffsetsBeyond32Bits_KnownBug12) {
   if (!x.ok() || !y.ok()) GTEST_SKIP() << "the system refuses the address space";
   SsdCase c({.seqlen = 3, .nheads = 2, .headdim = 4});
   c.args.z = {};
-  const auto near = c.run(pool);
   for (std::int64_t t = 0; t < 3; ++t) {
     std::memcpy(x.data() + t * kFar, c.x.as<float>() + t * 8, 8 * sizeof(float));
   }
-  SsdForwardArgs call = c.args;
-  call.x = ConstTensorView::of(x.data(), {1, 3, 2, 4});
-  call.x.strides[1] = kFar;
-  call.y = TensorView::of(y.data(), {1, 3, 2, 4});
-  call.y.strides[1] = kFar;
-  std::vector<std::byte> workspace(cpu::ssd_forward_workspace_bytes(call, 1));
-  cpu::ssd_forward(call, workspace, pool);
-  for (std::int64_t t = 0; t < 3; ++t) {
-    EXPECT_TRUE(same_bits({y.data() + t * kFar, 8},
-                          std::span(near.y).subspan(static_cast<std::size_t>(t) * 8, 8)));
+  for (std::int64_t chunk_size : {1, 32}) {  // between chunks and inside one
+    SCOPED_TRACE(chunk_size);
+    c.args.chunk_size = chunk_size;
+    const auto near = c.run(pool);
+    SsdForwardArgs call = c.args;
+    call.x = ConstTensorView::of(x.data(), {1, 3, 2, 4});
+    call.x.strides[1] = kFar;
+    call.y = TensorView::of(y.data(), {1, 3, 2, 4});
+    call.y.strides[1] = kFar;
+    std::vector<std::byte> workspace(cpu::ssd_forward_workspace_bytes(call, 1));
+    cpu::ssd_forward(call, workspace, pool);
+    for (std::int64_t t = 0; t < 3; ++t) {
+      EXPECT_TRUE(same_bits({y.data() + t * kFar, 8},
+                            std::span(near.y).subspan(static_cast<std::size_t>(t) * 8, 8)));
+    }
   }
 }
 

@@ -111,6 +111,7 @@ class Run {
  public:
   explicit Run(const Options& options)
       : options_(options),
+        text_(open_text(options)),
         model_(options.model.load()),
         load_s_(watch_.seconds()),
         session_(model_.new_session()),
@@ -142,17 +143,25 @@ class Run {
     }
   }
 
-  std::optional<TokenReader> prompt_reader() const {
-    const TextOptions& prompt = options_.prompt;
-    if (prompt.ids) return TokenReader(parse_ids(*prompt.ids));
-    if (!prompt.given() && !options_.load_state.empty()) return std::nullopt;
+  /// Done before the model is loaded, so that a mistyped name is noticed at once.
+  static std::optional<TextReader> open_text(const Options& options) {
+    const TextOptions& prompt = options.prompt;
+    if (prompt.text) return TextReader::of_text(*prompt.text);
+    if (prompt.file) return TextReader::of_file(*prompt.file);
+    if (prompt.ids || !options.load_state.empty()) return std::nullopt;
+    return TextReader::of_stdin();
+  }
+
+  std::optional<TokenReader> prompt_reader() {
+    if (options_.prompt.ids) return TokenReader(parse_ids(*options_.prompt.ids));
+    if (!text_) return std::nullopt;
     const Tokenizer& tokenizer = model_.tokenizer();
+    if (!options_.prompt.given() && stdin_is_terminal()) {
+      fmt::print(stderr, "Type a prompt and end it with Ctrl-D.\n");
+    }
     // A token that begins a text does not belong in the middle of one.
     const EncodeOptions encoding{.add_special_tokens = session_.position() == 0};
-    if (prompt.text) return TokenReader(tokenizer, TextReader::of_text(*prompt.text), encoding);
-    if (prompt.file) return TokenReader(tokenizer, TextReader::of_file(*prompt.file), encoding);
-    if (stdin_is_terminal()) fmt::print(stderr, "Type a prompt and end it with Ctrl-D.\n");
-    return TokenReader(tokenizer, TextReader::of_stdin(), encoding);
+    return TokenReader(tokenizer, std::move(*text_), encoding);
   }
 
   void read_prompt() {
@@ -161,9 +170,9 @@ class Run {
     if (std::optional<TokenReader> reader = prompt_reader()) {
       Progress bar("reading the prompt");
       while (!InterruptGuard::interrupted() && reader->next(ids, kPieceTokens)) {
+        feed(ids, shown);
         // With the text on the screen, the text itself shows how far things are.
         if (!shown) bar.update(reader->fraction(), token_note(prompt_tokens_, prefill_s_));
-        feed(ids, shown);
       }
     }
     if (session_.position() == 0 && !InterruptGuard::interrupted()) feed({first_token()}, false);
@@ -206,19 +215,22 @@ class Run {
     return seconds > 0 ? static_cast<double>(count) / seconds : 0;
   }
 
-  void report() const {
+  void report() const { options_.json ? report_json() : report_line(); }
+
+  /// The line of speed and memory.
+  void report_line() const {
+    std::string line =
+        fmt::format("prompt {}; generated {}", token_note(prompt_tokens_, prefill_s_),
+                    token_note(generated_tokens_, decode_s_));
+    if (generated_tokens_ > 0) line += fmt::format("; first token {:.2f} s", first_token_s_);
+    fmt::print(stderr, "{}; load {:.2f} s; memory {}, state {}; seed {}\n", line, load_s_,
+               human_bytes(static_cast<double>(peak_rss_bytes())),
+               human_bytes(static_cast<double>(model_.state_bytes())), options_.generate.seed);
+  }
+
+  void report_json() const {
     const double prefill_rate = rate(prompt_tokens_, prefill_s_);
     const double decode_rate = rate(generated_tokens_, decode_s_);
-    if (!options_.json) {
-      fmt::print(stderr,
-                 "prompt {} tokens, {} tokens/s; generated {} tokens, {} tokens/s; first token "
-                 "{:.2f} s; load {:.2f} s; memory {}, state {}; seed {}\n",
-                 grouped(prompt_tokens_), human_number(prefill_rate), grouped(generated_tokens_),
-                 human_number(decode_rate), first_token_s_, load_s_,
-                 human_bytes(static_cast<double>(peak_rss_bytes())),
-                 human_bytes(static_cast<double>(model_.state_bytes())), options_.generate.seed);
-      return;
-    }
     print_json({{"prompt_ids", prompt_ids_},
                 {"ids", ids_},
                 {"text", writer_.text()},
@@ -239,6 +251,7 @@ class Run {
   }
 
   const Options& options_;
+  std::optional<TextReader> text_;
   StopWatch watch_;
   Model model_;
   double load_s_;
@@ -311,9 +324,12 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 /// Notices before hours of work what would only fail after them.
-void check_folder_of(const std::string& state_file) {
-  const std::filesystem::path folder = std::filesystem::path(state_file).parent_path();
+void check_state_files(const Options& options) {
   std::error_code ignored;
+  check(options.load_state.empty() || std::filesystem::exists(options.load_state, ignored),
+        "--load-state {}: there is no such file", options.load_state);
+  const std::string& state_file = options.save_state;
+  const std::filesystem::path folder = std::filesystem::path(state_file).parent_path();
   check(folder.empty() || std::filesystem::is_directory(folder, ignored),
         "--save-state {}: there is no folder {}", state_file, folder.string());
 }
@@ -326,7 +342,7 @@ Command add_generate(CLI::App& root) {
   auto options = std::make_shared<Options>();
   add_options(*app, *options);
   return {app, [options] {
-            if (!options->save_state.empty()) check_folder_of(options->save_state);
+            check_state_files(*options);
             options->generate.stop_at_eos = !options->ignore_eos;
             options->generate.seed = options->seed.value_or(std::random_device{}());
             return Run(*options)();

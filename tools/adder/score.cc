@@ -43,8 +43,9 @@ class Run {
  public:
   explicit Run(const Options& options)
       : options_(options),
+        text_(open_text(options)),
         model_(options.model.load()),
-        reader_(open_text()),
+        reader_(token_reader()),
         session_(model_.new_session()) {}
 
   int operator()() {
@@ -65,7 +66,13 @@ class Run {
   }
 
  private:
-  TokenReader open_text() const {
+  /// Done before the model is loaded, so that a mistyped name is noticed at once.
+  static std::optional<TextReader> open_text(const Options& options) {
+    if (options.text.ids) return std::nullopt;
+    return TextReader::of_file(*options.text.file);
+  }
+
+  TokenReader token_reader() {
     if (options_.text.ids) return TokenReader(parse_ids(*options_.text.ids));
     std::optional<int> end_of_text;
     if (options_.nul_separated) {
@@ -73,8 +80,7 @@ class Run {
       check(!eos.empty(), "--nul-separated: this model names no token that ends a text");
       end_of_text = eos.front();
     }
-    return TokenReader(model_.tokenizer(), TextReader::of_file(*options_.text.file), {},
-                       end_of_text);
+    return TokenReader(model_.tokenizer(), std::move(*text_), {}, end_of_text);
   }
 
   bool next(std::vector<int>& ids, std::size_t limit) {
@@ -161,6 +167,7 @@ class Run {
   }
 
   const Options& options_;
+  std::optional<TextReader> text_;
   Model model_;
   TokenReader reader_;
   Session session_;

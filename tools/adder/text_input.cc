@@ -15,7 +15,8 @@
 namespace adder::cli {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 16;
+// Small enough for a progress bar to move steadily.
+constexpr std::size_t kPieceBytes = 8192;
 // A line with one NUL byte, with the newline that ends the line before it.
 constexpr std::string_view kSeparation("\n\0\n", 3);
 

@@ -5,10 +5,11 @@ namespace adder {
 /// How the next token is chosen from the logits. The steps apply in the order of the members (see
 /// ops/sampling/sampling.h for their sources).
 struct SamplingParams {
-  /// Above 0. Above 1, tokens among the recent ones become less likely (positive logits are divided by it,
-  /// negative ones multiplied). 1 is off.
+  /// Above 0. Above 1, tokens among the recent ones become less likely (positive logits are divided
+  /// by it, negative ones multiplied). 1 is off.
   float repeat_penalty = 1.0F;
-  /// Not negative; divides the logits. 0 takes the most likely token (greedy; ties go to the lowest id).
+  /// Not negative; divides the logits. 0 takes the most likely token (greedy; ties go to the lowest
+  /// id).
   float temperature = 0.8F;
   /// Keeps the k most likely tokens. 0 is off.
   int top_k = 40;

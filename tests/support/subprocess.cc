@@ -52,6 +52,7 @@ Subprocess::Subprocess(const std::vector<std::string>& command, const std::strin
                        const std::vector<std::string>& environment) {
   const std::string in = folder_.write("in", input);
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   pid_ = ::fork();

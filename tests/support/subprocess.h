@@ -39,8 +39,8 @@ class Subprocess {
  public:
   /// `environment` holds NAME=VALUE entries that are added to this process's own; NAME= alone
   /// removes one.
-  Subprocess(const std::vector<std::string>& command, const std::string& input = {},
-             const std::vector<std::string>& environment = {});
+  explicit Subprocess(const std::vector<std::string>& command, const std::string& input = {},
+                      const std::vector<std::string>& environment = {});
   ~Subprocess();
   Subprocess(const Subprocess&) = delete;
   Subprocess& operator=(const Subprocess&) = delete;

@@ -179,10 +179,10 @@ class Run {
   std::string table_of(const Json& results) const {
     const Json model = describe_model();
     std::string out =
-        fmt::format("{}: {} parameters, {}, {} threads\nload {}, first token {} after the start\n",
+        fmt::format("{}: {} parameters, {}, {}\nload {}, first token {} after the start\n",
                     model["name"].get<std::string>(), grouped(model_.parameter_count()),
-                    name_of(model_.weight_dtype()), model_.nthreads(), human_seconds(load_s_),
-                    human_seconds(first_token_s_));
+                    name_of(model_.weight_dtype()), thread_count(model_.nthreads()),
+                    human_seconds(load_s_), human_seconds(first_token_s_));
     Table table({"", "tokens/s", "median", "p10", "p90", "of bound"});
     for (const Json& prefill : results["prefill"]) {
       table.add(row(fmt::format("prefill {}", grouped(prefill["tokens"])), prefill));

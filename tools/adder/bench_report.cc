@@ -62,12 +62,17 @@ Json report_header(const std::string& kind, const bench::MachinePeaks& peaks) {
             {"dram_copy_gb_per_s", peaks.dram_copy_bytes * 1e-9}}}};
 }
 
+std::string thread_count(int nthreads) {
+  return fmt::format("{} thread{}", nthreads, nthreads == 1 ? "" : "s");
+}
+
 std::string peaks_table(const bench::MachinePeaks& peaks) {
   const auto rate = [](double value) {
     return value > 0 ? human_number(value * 1e-9) : std::string("-");
   };
-  Table table({fmt::format("{}, {}, {} threads", peaks.cpu, name_of(peaks.tier), peaks.nthreads),
-               "rate", "unit"});
+  Table table(
+      {fmt::format("{}, {}, {}", peaks.cpu, name_of(peaks.tier), thread_count(peaks.nthreads)),
+       "rate", "unit"});
   table.add({"f32 multiply-add, in registers", rate(peaks.fma_flops), "GFLOP/s"});
   table.add({"f32 matrix product 512 x 768 x 3072", rate(peaks.linear_flops), "GFLOP/s"});
   table.add({"L2 read", rate(peaks.l2_read_bytes), "GB/s"});

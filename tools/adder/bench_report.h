@@ -20,6 +20,9 @@ void add_json_file_to(CLI::App& app, std::string& file);
 /// {"schema", "kind", "date", "adder": {...}, "machine": {...}}: see docs/benchmarks.md.
 Json report_header(const std::string& kind, const bench::MachinePeaks& peaks);
 
+/// "1 thread", "2 threads".
+std::string thread_count(int nthreads);
+
 /// The peaks as a table.
 std::string peaks_table(const bench::MachinePeaks& peaks);
 

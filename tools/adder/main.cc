@@ -41,7 +41,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string) const override {
     std::string path = app->get_name();
     for (const CLI::App* up = app->get_parent(); up != nullptr; up = up->get_parent()) {
-      path = up->get_name() + " " + path;
+      path.insert(0, up->get_name() + " ");
     }
     std::string arguments;
     for (const CLI::Option* option : app->get_options()) {

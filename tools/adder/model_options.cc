@@ -51,9 +51,9 @@ void ModelOptions::add_to(CLI::App& app) {
   add_path_to(app);
   app.add_option("--device", device, "Where the model runs (default: cpu)")->option_text("DEVICE");
   app.add_option("--dtype", dtype,
-                 "How weights are held: auto (as stored), f32, bf16 or f16 (default: auto)")
+                 "Precision of the weights: f32 (as stored), bf16 or f16 (default: f32)")
       ->option_text("TYPE")
-      ->check(one_of({"auto", "f32", "bf16", "f16"}));
+      ->check(one_of({"f32", "bf16", "f16"}));
   app.add_option("-t,--threads", nthreads, "Threads (default: all cores this process may use)")
       ->option_text("N")
       ->check(whole_number(0, 1024));

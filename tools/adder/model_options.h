@@ -12,7 +12,7 @@ namespace adder::cli {
 struct ModelOptions {
   std::string path;  ///< empty: the bundled model
   std::string device = "cpu";
-  std::string dtype = "auto";
+  std::string dtype = "f32";
   int nthreads = 0;
 
   void add_path_to(CLI::App& app);

@@ -19,6 +19,8 @@ OpBenchmark compute_out_benchmark();
 OpBenchmark sampling_benchmark();
 
 std::vector<OpBenchmark> op_benchmarks() {
+  // One operation a line.
+  // clang-format off
   return {
       rms_norm_benchmark(),
       embedding_benchmark(),
@@ -35,6 +37,7 @@ std::vector<OpBenchmark> op_benchmarks() {
       compute_out_benchmark(),
       sampling_benchmark(),
   };
+  // clang-format on
 }
 
 }  // namespace adder::bench

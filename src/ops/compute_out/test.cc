@@ -28,7 +28,7 @@ Tensor random_states(const ChunkInputs& in) {
   Tensor states = Tensor::zeros(DType::f32, {in.plan.nchunks(), s.nheads, s.dstate, columns});
   for (std::int64_t row = 0; row < in.plan.nchunks() * s.nheads * s.dstate; ++row) {
     for (std::int64_t p = 0; p < s.headdim; ++p) {
-      states.as<float>()[row * columns + p] = static_cast<float>(random.normal());
+      states.as<float>()[row * columns + p] = static_cast<float>(random.uniform(-1, 1));
     }
   }
   return states;

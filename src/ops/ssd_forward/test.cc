@@ -46,7 +46,8 @@ TEST(SsdForward, AsGoodAsTheRecurrenceForEveryTailOfHeadAndState) {
       for (std::int64_t dstate : {1, 3, 5, 16, 80, 100}) {
         SCOPED_TRACE(::testing::Message()
                      << name_of(tier) << " headdim " << headdim << " dstate " << dstate);
-        const SsdCase c({.seqlen = kQ + 5, .nheads = 1, .headdim = headdim, .dstate = dstate});
+        const SsdCase c(
+            {.batch = 2, .seqlen = kQ + 5, .nheads = 4, .headdim = headdim, .dstate = dstate});
         c.expect_right(c.run(pool));
       }
     }
@@ -101,7 +102,7 @@ TEST(SsdForward, PrefillThenStepsEqualsPrefill_KnownBug3) {
     const auto rows = TensorView::of(y.data(), {2, 75, 4, 20});
     std::size_t next = 0;
     for (std::int64_t b = 0; b < 2; ++b) {
-      std::memcpy(rows[b].data, &got.y[next], static_cast<std::size_t>(n * 80) * 4);
+      std::copy_n(got.y.data() + next, n * 80, rows[b].as<float>());
       next += static_cast<std::size_t>(n * 80);
     }
     for (std::int64_t t = n; t < 75; ++t) {
@@ -238,6 +239,14 @@ TEST(SsdForward, RunsAndThreadCountsAgreeBitForBit) {
     const auto again = c.run(pool);
     EXPECT_TRUE(same_bits(again.y, first.y));
     EXPECT_TRUE(same_bits(again.final_states, first.final_states));
+  }
+}
+
+TEST(SsdForward, MoreHeadsThanFitInOneBlock) {
+  const SsdCase c({.seqlen = kQ + 3, .nheads = 20, .headdim = 64, .dstate = 128});
+  for (int nthreads : {1, 2}) {
+    ThreadPool pool(nthreads);
+    c.expect_right(c.run(pool));
   }
 }
 

@@ -17,9 +17,11 @@ namespace adder {
 struct LoadOptions {
   /// Where the model runs. "cpu" is the device of this build.
   std::string device = "cpu";
-  /// How weight matrices are held: "auto" (as stored in the checkpoint), "f32", "bf16" or "f16".
-  /// Arithmetic, the recurrent state and the residual stream are float32 in every case.
-  std::string dtype = "auto";
+  /// The precision of weight matrices: "f32" keeps every value as the checkpoint has it, "bf16" and
+  /// "f16" round values that do not fit. Arithmetic, the recurrent state and the residual stream
+  /// are float32 in every case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with
+  /// "f32" too: widening them in registers is exact, and a decoded token has half as much to read.
+  std::string dtype = "f32";
   /// Threads of the CPU backend; 0 takes the cores this process may run on.
   int nthreads = 0;
   /// Called on the loading thread with the fraction done, from 0 to 1.
@@ -34,7 +36,7 @@ class Model {
   static Model load(const std::filesystem::path& path, const LoadOptions& options = {});
 
   /// A model of a published shape with random weights, for benchmarks: mamba-130m, -370m, -790m,
-  /// -1.4b, -2.8b; mamba2-130m, -370m, -780m, -1.3b, -2.7b. "auto" means f32.
+  /// -1.4b, -2.8b; mamba2-130m, -370m, -780m, -1.3b, -2.7b.
   static Model random(const std::string& shape, const LoadOptions& options = {});
   /// The names that `random` takes.
   static std::vector<std::string> random_shapes();
@@ -55,7 +57,7 @@ class Model {
   std::int64_t flops_per_token() const;
   /// Bytes of recurrent state that a session holds, whatever the length of its context.
   std::int64_t state_bytes() const;
-  /// The dtype weight matrices are held in.
+  /// The dtype that weight matrices are held in (that of the first layer's, should they differ).
   DType weight_dtype() const;
   int nthreads() const;
   /// Identifies the weights and the configuration: what snapshots are bound to.

@@ -36,7 +36,8 @@ std::shared_ptr<const LinearWeight> WeightLoader::upload(const std::string& weig
                                                          const std::string& bias) {
   const Tensor host = source_.tensor(weight);
   const Tensor bias_host = !bias.empty() && source_.has(bias) ? source_.tensor(bias) : Tensor();
-  auto uploaded = backend_.upload_linear(host.view, bias_host.view, matrix_dtype_);
+  auto uploaded =
+      backend_.upload_linear(host.view, bias_host.view, matrix_dtype_.value_or(host.view.dtype));
   source_.release(weight);
   bytes_per_token_ += uploaded->size_bytes();
   matrix_flops_ += 2 * host.view.numel();
@@ -119,7 +120,7 @@ std::int64_t scan_flops(const ModelConfig& config) { return 5 * config.d_inner *
 
 }  // namespace
 
-Network::Network(const WeightSource& source, Backend& backend, DType matrix_dtype,
+Network::Network(const WeightSource& source, Backend& backend, std::optional<DType> matrix_dtype,
                  const std::function<void(double)>& progress)
     : config_(source.config()) {
   WeightLoader loader(source, backend, matrix_dtype);

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,7 +40,8 @@ class Mixer {
 /// Loads one layer's weights: uploads tensors by their name inside the layer's mixer.
 class WeightLoader {
  public:
-  WeightLoader(const WeightSource& source, Backend& backend, DType matrix_dtype)
+  /// `matrix_dtype`: what matrices are held as; none keeps each as it is stored.
+  WeightLoader(const WeightSource& source, Backend& backend, std::optional<DType> matrix_dtype)
       : source_(source), backend_(backend), matrix_dtype_(matrix_dtype) {}
 
   const ModelConfig& config() const { return source_.config(); }
@@ -66,15 +68,16 @@ class WeightLoader {
 
   const WeightSource& source_;
   Backend& backend_;
-  DType matrix_dtype_;
+  std::optional<DType> matrix_dtype_;
   std::int64_t bytes_per_token_ = 0;
   std::int64_t matrix_flops_ = 0;
 };
 
 class Network {
  public:
-  /// Loads every weight. `progress` (may be empty) hears the fraction done.
-  Network(const WeightSource& source, Backend& backend, DType matrix_dtype,
+  /// Loads every weight, matrices as `matrix_dtype` or as they are stored. `progress` (may be
+  /// empty) hears the fraction done.
+  Network(const WeightSource& source, Backend& backend, std::optional<DType> matrix_dtype,
           const std::function<void(double)>& progress);
 
   /// A zero state for `nsequences` sequences.

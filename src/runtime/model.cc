@@ -34,12 +34,13 @@ class CheckpointWeights final : public WeightSource {
   std::shared_ptr<const Checkpoint> checkpoint_;
 };
 
-DType matrix_dtype(const std::string& name, const WeightSource& source) {
-  if (name == "auto") return source.tensor("layers.0.mixer.in_proj.weight").view.dtype;
-  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+// What matrices are converted to; "f32" converts none, since none is stored in more than 32 bits.
+std::optional<DType> matrix_dtype(const std::string& name) {
+  if (name == "f32") return std::nullopt;
+  for (DType dtype : {DType::bf16, DType::f16}) {
     if (name == name_of(dtype)) return dtype;
   }
-  fail("dtype \"{}\" is unknown, expected auto, f32, bf16 or f16", name);
+  fail("dtype \"{}\" is unknown, expected f32, bf16 or f16", name);
 }
 
 // Samples every tensor of the model: two models that differ in a trained way differ in each.
@@ -75,8 +76,9 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, const LoadOptions
   auto impl = std::make_shared<Model::Impl>();
   auto backend = std::make_unique<CpuBackend>(options.nthreads);
   impl->nthreads = backend->pool().nthreads();
-  impl->weight_dtype = matrix_dtype(options.dtype, source);
-  impl->network = std::make_unique<Network>(source, *backend, impl->weight_dtype, options.progress);
+  const std::optional<DType> dtype = matrix_dtype(options.dtype);
+  impl->weight_dtype = dtype.value_or(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
+  impl->network = std::make_unique<Network>(source, *backend, dtype, options.progress);
   impl->backend = std::move(backend);
   return impl;
 }

@@ -29,11 +29,10 @@ std::vector<int> greedy(const Model& model, const std::vector<int>& prompt, std:
   return out;
 }
 
-TEST(Books, GreedyContinuationsAreIdenticalInEveryTierAndExactDtype) {
+TEST(Books, GreedyContinuationsAreIdenticalInEveryTier) {
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
-    // The checkpoint is bf16: holding it as bf16 or widened to f32 is the same arithmetic.
-    for (const char* dtype : {"f32", "bf16", "auto"}) {
+    for (const char* dtype : {"f32", "bf16"}) {  // the same values: the checkpoint is bf16
       const Model model = Model::load("models/books-11m", {.dtype = dtype});
       ASSERT_EQ(expected()["greedy"].size(), 5U);
       for (const auto& example : expected()["greedy"]) {

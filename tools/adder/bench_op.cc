@@ -23,7 +23,7 @@ struct Options {
 };
 
 std::vector<bench::OpBenchmark> chosen(const std::vector<std::string>& names) {
-  const std::vector<bench::OpBenchmark> all = bench::op_benchmarks();
+  std::vector<bench::OpBenchmark> all = bench::op_benchmarks();
   if (names == std::vector<std::string>{"all"}) return all;
   std::vector<bench::OpBenchmark> out;
   for (const std::string& name : names) {
@@ -31,6 +31,7 @@ std::vector<bench::OpBenchmark> chosen(const std::vector<std::string>& names) {
                                     [&](const bench::OpBenchmark& op) { return op.name == name; });
     if (found == all.end()) {
       std::vector<std::string_view> known;
+      known.reserve(all.size());
       for (const bench::OpBenchmark& op : all) known.push_back(op.name);
       fail("bench op: there is no operation '{}', expected all or some of {}", name,
            fmt::join(known, ", "));

@@ -22,7 +22,7 @@ git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' 
   fi
 done
 cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DADDER_BUILD_TOOLS=OFF \
-  > "$work/configure.log"
+  > "$work/configure.log" 2>&1
 
 export GIT_CEILING_DIRECTORIES=$work  # git apply must not take the copy for a part of the tree
 apply() { (cd "$source" && git apply "$@"); }
@@ -62,7 +62,8 @@ for patch in "${patches[@]}"; do
       echo "  NOT NOTICED by $test"
       missed=$((missed + 1))
     else
-      echo "  noticed by $test: $(grep -c '^\[  FAILED  \]' "$work/$test.log" || true) failures"
+      failures=$(grep -c '^\[  FAILED  \]' "$work/$test.log" || true)
+      echo "  noticed by $test: $( ((failures > 0)) && echo "$failures failures" || echo "it crashes")"
     fi
   done
   apply -R "$patch"

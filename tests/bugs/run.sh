@@ -63,7 +63,8 @@ for patch in "${patches[@]}"; do
       missed=$((missed + 1))
     else
       failures=$(grep -c '^\[  FAILED  \]' "$work/$test.log" || true)
-      echo "  noticed by $test: $( ((failures > 0)) && echo "$failures failures" || echo "it crashes")"
+      ((failures > 0)) && what="$failures failures" || what="it crashes"
+      echo "  noticed by $test: $what"
     fi
   done
   apply -R "$patch"

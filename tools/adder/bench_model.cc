@@ -16,8 +16,9 @@
 namespace adder::cli {
 namespace {
 
-constexpr std::size_t kFirstPromptTokens = 16;
-constexpr std::size_t kPieceTokens = 4096;
+constexpr std::int64_t kFirstPromptTokens = 16;
+constexpr std::int64_t kPieceTokens = 4096;
+constexpr std::int64_t kTurnTokens = 16;
 
 struct Options {
   ModelOptions model;
@@ -45,15 +46,7 @@ class Run {
     Json results = {{"load_s", load_s_}, {"first_token_s", first_token_s_}};
     results["prefill"] = Json::array();
     for (std::int64_t tokens : options_.prefill) results["prefill"].push_back(prefill(tokens));
-    results["decode"] = Json::array();
-    Session session = model_.new_session();
-    advance(session, static_cast<std::int64_t>(kFirstPromptTokens));
-    results["decode"].push_back(decode(session));
-    if (options_.position > 0) {
-      session.reset();
-      advance(session, options_.position);
-      results["decode"].push_back(decode(session));
-    }
+    results["decode"] = decode();
     results["peak_rss_bytes"] = peak_rss_bytes();
     // Last, since it takes memory of its own.
     ThreadPool pool(model_.nthreads());
@@ -122,7 +115,7 @@ class Run {
     Progress bar("feeding tokens");
     const StopWatch watch;
     for (std::int64_t fed = 0; fed < tokens;) {
-      const auto count = std::min(tokens - fed, static_cast<std::int64_t>(kPieceTokens));
+      const auto count = std::min(tokens - fed, kPieceTokens);
       session.prefill(random_tokens(count));
       fed += count;
       bar.update(static_cast<double>(fed) / static_cast<double>(tokens),
@@ -130,30 +123,59 @@ class Run {
     }
   }
 
-  Json decode(Session& session) {
-    const std::int64_t position = session.position();
-    const GenerateOptions greedy{
-        .max_tokens = options_.decode, .sampling = {.temperature = 0}, .stop_at_eos = false};
+  /// Decodes after the first prompt and, when asked for, after `--position` tokens. Both take turns
+  /// at decoding, so that what else the machine does falls on both alike.
+  Json decode() {
+    std::vector<std::int64_t> positions = {kFirstPromptTokens};
+    if (options_.position > 0) positions.push_back(options_.position);
+    std::vector<Decoding> decodings;
+    for (std::int64_t position : positions) {
+      Session session = model_.new_session();
+      advance(session, position);
+      decodings.push_back({std::move(session), current_rss_bytes(), {}});
+    }
+    for (std::int64_t done = 0; done < options_.decode; done += kTurnTokens) {
+      const std::int64_t tokens = std::min(kTurnTokens, options_.decode - done);
+      for (Decoding& decoding : decodings) take_turn(decoding, tokens);
+    }
+    Json out = Json::array();
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      out.push_back(decode_result(positions[i], decodings[i]));
+    }
+    return out;
+  }
+
+  struct Decoding {
+    Session session;
+    std::int64_t rss_bytes;
     std::vector<double> samples;
-    Generation generation = session.generate(greedy);
+  };
+
+  static void take_turn(Decoding& decoding, std::int64_t tokens) {
+    const GenerateOptions greedy{
+        .max_tokens = tokens, .sampling = {.temperature = 0}, .stop_at_eos = false};
+    Generation generation = decoding.session.generate(greedy);
     StopWatch watch;
     for ([[maybe_unused]] int token : generation) {
-      samples.push_back(watch.seconds());
+      decoding.samples.push_back(watch.seconds());
       watch = {};
     }
-    const double median_s = quantile(samples, 0.5);
+  }
+
+  Json decode_result(std::int64_t position, const Decoding& decoding) const {
+    const double median_s = quantile(decoding.samples, 0.5);
     const double bytes = static_cast<double>(model_.bytes_per_token()) +
                          2 * static_cast<double>(model_.state_bytes());
     return {{"position", position},
             {"tokens", options_.decode},
             {"median_s", median_s},
-            {"p10_s", quantile(samples, 0.1)},
-            {"p90_s", quantile(samples, 0.9)},
+            {"p10_s", quantile(decoding.samples, 0.1)},
+            {"p90_s", quantile(decoding.samples, 0.9)},
             {"tokens_per_s", 1 / median_s},
             {"flops", 0},
             {"bytes", bytes},
             {"gb_per_s", bytes / median_s * 1e-9},
-            {"rss_bytes", current_rss_bytes()}};
+            {"rss_bytes", decoding.rss_bytes}};
   }
 
   Json describe_model() const {

@@ -125,7 +125,7 @@ __attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
   const bool whole = tile.outputs >= kP * kOutputs;
   const float* start = tile.resume ? tile.y : tile.bias;
   const std::int64_t start_stride = tile.resume ? tile.y_stride : 0;
-  if (start == nullptr) {
+  if (!tile.resume && tile.bias == nullptr) {
     each_sum([](F32 & s, int, int) __attribute__((always_inline)) { s = zero(); });
   } else if (whole) {
     each_sum([&](F32 & s, int t, int o)

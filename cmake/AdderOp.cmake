@@ -1,11 +1,14 @@
 # adder_add_op(NAME SOURCES ... [KERNELS ...] [HEADERS ...] [TEST ...] [BENCH ...]
-#              [DEPENDS other operations])
+#              [CUDA ...] [HOPPER ...] [CUDA_TEST ...] [CUDA_BENCH ...] [DEPENDS other operations])
 #
 # One folder per operation. SOURCES are compiled once; KERNELS once per instruction-set tier, each
-# into the namespace tier_<name> (see src/core/cpu_tier.h). Defines
-#   adder_op_NAME        object library, part of libadder
-#   adder_op_NAME_bench  object library, part of the command line tool
-#   NAME_test            a test program registered with CTest
+# into the namespace tier_<name> (see src/core/cpu_tier.h). CUDA, CUDA_TEST and CUDA_BENCH count
+# only where the CUDA toolkit is; HOPPER files use instructions of sm_90a and are compiled for that
+# alone. Defines
+#   adder_op_NAME             object library, part of libadder
+#   adder_op_NAME_cuda        likewise, the CUDA version
+#   adder_op_NAME_bench       object library, part of the command line tool
+#   NAME_test, NAME_cuda_test test programs registered with CTest
 # and installs the contract header NAME.h, and HEADERS that it includes, as <adder/ops/NAME/...>.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(ADDER_TIERS baseline avx2 avx512)
@@ -39,23 +42,51 @@ function(adder_tiered_kernels target files)
 endfunction()
 
 function(adder_add_op name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;KERNELS;HEADERS;TEST;BENCH;DEPENDS" ${ARGN})
+  set(lists SOURCES KERNELS HEADERS TEST BENCH CUDA HOPPER CUDA_TEST CUDA_BENCH DEPENDS)
+  cmake_parse_arguments(ARG "" "" "${lists}" ${ARGN})
   adder_add_part(adder_op_${name} SOURCES ${ARG_SOURCES})
   install(FILES ${name}.h ${ARG_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/adder/ops/${name})
   if(ARG_KERNELS)
     adder_tiered_kernels(adder_op_${name} "${ARG_KERNELS}")
   endif()
-  if(ARG_BENCH)
-    add_library(adder_op_${name}_bench OBJECT ${ARG_BENCH})
+  if(ADDER_CUDA_FOUND)
+    adder_add_cuda_parts(adder_op_${name} "${ARG_CUDA}" "${ARG_HOPPER}")
+  else()
+    set(ARG_CUDA_BENCH "")
+    set(ARG_CUDA_TEST "")
+  endif()
+  if(ARG_BENCH OR ARG_CUDA_BENCH)
+    add_library(adder_op_${name}_bench OBJECT ${ARG_BENCH} ${ARG_CUDA_BENCH})
     target_link_libraries(adder_op_${name}_bench PRIVATE adder_options)
     set_property(GLOBAL APPEND PROPERTY ADDER_BENCH_PARTS adder_op_${name}_bench)
   endif()
-  if(ARG_TEST)
-    set(parts adder_core adder_op_${name})
-    foreach(other IN LISTS ARG_DEPENDS)
-      list(APPEND parts adder_op_${other})
+  set(parts adder_core)
+  set(cuda_parts adder_cuda)
+  foreach(op IN ITEMS ${name} LISTS ARG_DEPENDS)
+    list(APPEND parts adder_op_${op})
+    foreach(part IN ITEMS adder_op_${op}_cuda adder_op_${op}_hopper)
+      if(TARGET ${part})
+        list(APPEND cuda_parts ${part})
+      endif()
     endforeach()
+  endforeach()
+  if(ARG_TEST)
     adder_add_test(${name}_test SOURCES ${ARG_TEST} PARTS ${parts})
+  endif()
+  if(ARG_CUDA_TEST)
+    adder_add_test(${name}_cuda_test SOURCES ${ARG_CUDA_TEST} PARTS ${parts} ${cuda_parts})
+  endif()
+endfunction()
+
+# adder_add_cuda_parts(TARGET "CUDA files" "Hopper files"): object libraries TARGET_cuda and
+# TARGET_hopper, parts of libadder.
+function(adder_add_cuda_parts target cuda hopper)
+  if(cuda)
+    adder_add_part(${target}_cuda SOURCES ${cuda})
+  endif()
+  if(hopper)
+    adder_add_part(${target}_hopper SOURCES ${hopper})
+    set_target_properties(${target}_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
   endif()
 endfunction()
 

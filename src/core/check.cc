@@ -24,7 +24,7 @@ std::string expected_string(std::initializer_list<std::int64_t> expected) {
 }  // namespace
 
 void check_shape(std::string_view op, std::string_view argument, const ConstTensorView& view,
-                 std::initializer_list<std::int64_t> expected) {
+                 std::initializer_list<std::int64_t> expected, const Device& where) {
   check(view.defined(), "{}: {} is missing, expected a tensor of shape {}", op, argument,
         expected_string(expected));
   bool same = view.rank == static_cast<int>(expected.size());
@@ -37,7 +37,13 @@ void check_shape(std::string_view op, std::string_view argument, const ConstTens
         expected_string(expected));
   check(view.data != nullptr || view.numel() == 0, "{}: {} of shape {} has a null data pointer", op,
         argument, shape_string(view.dims()));
-  check(view.device.type == DeviceType::cpu, "{}: {} is not in host memory", op, argument);
+  check(view.device == where, "{}: {} is in {}, expected it in {}", op, argument,
+        place_string(view.device), place_string(where));
+}
+
+std::string place_string(const Device& where) {
+  return where.type == DeviceType::cpu ? "host memory"
+                                       : fmt::format("memory of CUDA device {}", where.index);
 }
 
 void check_dtype(std::string_view op, std::string_view argument, const ConstTensorView& view,

@@ -33,9 +33,10 @@ std::string shape_string(std::span<const std::int64_t> dims);
 /// Stands for "any extent" in the expected shapes below.
 inline constexpr std::int64_t kAny = -1;
 
-/// The view is there, on the CPU, has data unless it is empty, and has exactly this shape.
+/// The view is there, in memory of `where`, has data unless it is empty, and has exactly this
+/// shape.
 void check_shape(std::string_view op, std::string_view argument, const ConstTensorView& view,
-                 std::initializer_list<std::int64_t> expected);
+                 std::initializer_list<std::int64_t> expected, const Device& where = {});
 
 /// The view's dtype is one of `allowed`.
 void check_dtype(std::string_view op, std::string_view argument, const ConstTensorView& view,
@@ -47,7 +48,11 @@ void check_rows(std::string_view op, std::string_view argument, const ConstTenso
 /// The view is row-major without gaps.
 void check_contiguous(std::string_view op, std::string_view argument, const ConstTensorView& view);
 
-/// `cu_seqlens` is (nsequences + 1) i32, starts at 0, never decreases and ends at `ntokens`.
+/// "host memory", "memory of CUDA device 0".
+std::string place_string(const Device& where);
+
+/// `cu_seqlens`, in host memory, is (nsequences + 1) i32, starts at 0, never decreases and ends at
+/// `ntokens`.
 void check_cu_seqlens(std::string_view op, const ConstTensorView& cu_seqlens, std::int64_t ntokens);
 
 }  // namespace adder

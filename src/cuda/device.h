@@ -1,0 +1,40 @@
+#pragma once
+
+// NVIDIA devices as the rest of the library sees them; needs no CUDA header.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "adder/cuda_stream.h"
+
+namespace adder::cuda {
+
+struct DeviceProperties {
+  std::string name;
+  int compute_capability = 0;  ///< 90 for 9.0
+  int multiprocessors = 0;
+  std::int64_t l2_bytes = 0;
+  std::int64_t memory_bytes = 0;
+  std::int64_t shared_bytes_per_block = 0;  ///< dynamic limit after opting in
+  int driver_version = 0;                   ///< 13000 for CUDA 13.0
+  int runtime_version = 0;
+};
+
+/// Devices that can be used; 0 if there is no driver.
+int device_count();
+
+/// Why `device_count()` is 0, as a sentence without its end: "no CUDA-capable device is detected".
+std::string why_no_device();
+
+/// Of device `index`, looked up once per device. Throws if there is none.
+const DeviceProperties& properties(int index);
+
+/// The calling thread's device.
+int current_device();
+void set_device(int index);
+
+/// Waits for everything that was put on the stream; throws if any of it failed.
+void synchronize(Stream stream);
+
+}  // namespace adder::cuda

@@ -41,6 +41,11 @@ void check_shape(std::string_view op, std::string_view argument, const ConstTens
         place_string(view.device), place_string(where));
 }
 
+void check_host(std::string_view op, std::string_view argument, const ConstTensorView& view) {
+  check(view.device == Device{}, "{}: {} is in {}, expected it in {}", op, argument,
+        place_string(view.device), place_string({}));
+}
+
 std::string place_string(const Device& where) {
   return where.type == DeviceType::cpu ? "host memory"
                                        : fmt::format("memory of CUDA device {}", where.index);

@@ -38,6 +38,9 @@ inline constexpr std::int64_t kAny = -1;
 void check_shape(std::string_view op, std::string_view argument, const ConstTensorView& view,
                  std::initializer_list<std::int64_t> expected, const Device& where = {});
 
+/// The view is in host memory: for entries that run on the CPU.
+void check_host(std::string_view op, std::string_view argument, const ConstTensorView& view);
+
 /// The view's dtype is one of `allowed`.
 void check_dtype(std::string_view op, std::string_view argument, const ConstTensorView& view,
                  std::initializer_list<DType> allowed);

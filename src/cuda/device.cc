@@ -74,6 +74,16 @@ int current_device() {
 
 void set_device(int index) { check(cudaSetDevice(index), "to select the device"); }
 
+void check_current(std::string_view op, std::string_view argument, const ConstTensorView& view) {
+  adder::check(view.device.type == DeviceType::cuda,
+               "{}: {} is in {}, expected it in memory of a CUDA device", op, argument,
+               place_string(view.device));
+  const int current = current_device();
+  adder::check(view.device.index == current,
+               "{}: {} is in {}, expected it in memory of the current CUDA device, {}", op,
+               argument, place_string(view.device), current);
+}
+
 void synchronize(Stream stream) { check(cudaStreamSynchronize(stream), "in work on the device"); }
 
 }  // namespace adder::cuda

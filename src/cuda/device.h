@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "adder/cuda_stream.h"
+#include "adder/tensor_view.h"
 
 namespace adder::cuda {
 
@@ -33,6 +35,10 @@ const DeviceProperties& properties(int index);
 /// The calling thread's device.
 int current_device();
 void set_device(int index);
+
+/// The view is in memory of the calling thread's device, on which kernels are launched: for entries
+/// that run on the device.
+void check_current(std::string_view op, std::string_view argument, const ConstTensorView& view);
 
 /// Waits for everything that was put on the stream; throws if any of it failed.
 void synchronize(Stream stream);

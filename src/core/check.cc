@@ -62,6 +62,14 @@ void check_dtype(std::string_view op, std::string_view argument, const ConstTens
   fail("{}: {} has dtype {}, expected {}", op, argument, name_of(view.dtype), names);
 }
 
+void check_float(std::string_view op, std::string_view argument, const ConstTensorView& view) {
+  if (view.device.type == DeviceType::cuda) {
+    check_dtype(op, argument, view, {DType::f32, DType::bf16, DType::f16});
+  } else {
+    check_dtype(op, argument, view, {DType::f32});
+  }
+}
+
 void check_rows(std::string_view op, std::string_view argument, const ConstTensorView& view) {
   check(view.rank == 0 || view.dim(-1) <= 1 || view.stride(-1) == 1,
         "{}: {} has stride {} in its last dimension, expected 1", op, argument,
@@ -74,13 +82,16 @@ void check_contiguous(std::string_view op, std::string_view argument, const Cons
         shape_string({view.strides.data(), static_cast<std::size_t>(view.rank)}));
 }
 
-void check_cu_seqlens(std::string_view op, const ConstTensorView& cu_seqlens,
-                      std::int64_t ntokens) {
-  check_shape(op, "cu_seqlens", cu_seqlens, {kAny});
+void check_cu_seqlens(std::string_view op, const ConstTensorView& cu_seqlens, std::int64_t ntokens,
+                      const Device& where) {
+  check_shape(op, "cu_seqlens", cu_seqlens, {kAny}, where);
   check_dtype(op, "cu_seqlens", cu_seqlens, {DType::i32});
   check_contiguous(op, "cu_seqlens", cu_seqlens);
   const std::int64_t n = cu_seqlens.dim(0);
   check(n >= 1, "{}: cu_seqlens is empty, expected nsequences + 1 offsets", op);
+  check(n >= 2 || ntokens == 0,
+        "{}: cu_seqlens has no sequence, expected at least one for {} tokens", op, ntokens);
+  if (where.type == DeviceType::cuda) return;
   const auto* offsets = cu_seqlens.as<std::int32_t>();
   check(offsets[0] == 0, "{}: cu_seqlens starts at {}, expected 0", op, offsets[0]);
   for (std::int64_t i = 1; i < n; ++i) {

@@ -45,6 +45,10 @@ void check_host(std::string_view op, std::string_view argument, const ConstTenso
 void check_dtype(std::string_view op, std::string_view argument, const ConstTensorView& view,
                  std::initializer_list<DType> allowed);
 
+/// The view's dtype is one that kernels of its device compute with: f32, on a CUDA device also bf16
+/// or f16.
+void check_float(std::string_view op, std::string_view argument, const ConstTensorView& view);
+
 /// The elements of the last dimension are adjacent in memory (a row can be read as a plain array).
 void check_rows(std::string_view op, std::string_view argument, const ConstTensorView& view);
 
@@ -54,8 +58,9 @@ void check_contiguous(std::string_view op, std::string_view argument, const Cons
 /// "host memory", "memory of CUDA device 0".
 std::string place_string(const Device& where);
 
-/// `cu_seqlens`, in host memory, is (nsequences + 1) i32, starts at 0, never decreases and ends at
-/// `ntokens`.
-void check_cu_seqlens(std::string_view op, const ConstTensorView& cu_seqlens, std::int64_t ntokens);
+/// `cu_seqlens`, in memory of `where`, is (nsequences + 1) i32, starts at 0, never decreases and
+/// ends at `ntokens`. On a CUDA device its values are not looked at.
+void check_cu_seqlens(std::string_view op, const ConstTensorView& cu_seqlens, std::int64_t ntokens,
+                      const Device& where = {});
 
 }  // namespace adder

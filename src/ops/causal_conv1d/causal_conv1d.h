@@ -9,6 +9,7 @@
 //
 // Source: Gu and Dao, "Mamba" (2023), section 3.4; the state is that of its recurrent form.
 
+#include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
@@ -18,16 +19,17 @@ inline constexpr std::int64_t kMinConvWidth = 2;
 inline constexpr std::int64_t kMaxConvWidth = 8;
 
 /// Arguments of causal_conv1d. The tokens of all sequences lie one after another. The elements of a
-/// token's row are contiguous; the stride between rows is free.
+/// token's row are contiguous; the stride between rows is free. All tensors are in the same memory:
+/// the host's, or that of one CUDA device.
 struct CausalConv1dArgs {
-  /// (ntokens, channels) f32.
+  /// (ntokens, channels) f32; on a CUDA device f32, bf16 or f16.
   ConstTensorView x;
   /// (channels, width) f32, any strides, width 2 to 8. Fastest when the channels of one tap are
   /// contiguous (stride 1 in dimension 0), that is when memory holds (width, channels).
   ConstTensorView weight;
   /// (channels) f32, optional, contiguous.
   ConstTensorView bias{};
-  /// (ntokens, channels) f32. Must not overlap `x`.
+  /// (ntokens, channels), of the dtype of `x`. Must not overlap `x`.
   TensorView y;
   /// (nsequences, width - 1, channels) f32, optional, rows contiguous, read and written: the last
   /// width - 1 inputs (`x`, not `y`) before each sequence's first token, oldest first, zeros for a
@@ -44,7 +46,8 @@ struct CausalConv1dArgs {
   bool silu = true;
 };
 
-/// Throws adder::Error unless shapes, dtypes, layouts and offsets are as documented.
+/// Throws adder::Error unless shapes, dtypes, layouts and offsets are as documented. Values of
+/// offsets on a CUDA device are not looked at.
 void validate(const CausalConv1dArgs& args);
 
 namespace cpu {
@@ -52,5 +55,14 @@ namespace cpu {
 /// other tokens or channels, or on where a sequence was cut into calls.
 void causal_conv1d(const CausalConv1dArgs& args, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Puts the work on the stream and returns. Sums are accumulated in float32; an element of y
+/// depends on its own window alone, bit for bit. Fastest where rows of x, y and conv_state start at
+/// multiples of 16 bytes, channels are a multiple of 8, and the width is 2 to 4. Offsets in
+/// cu_seqlens that decrease or do not end at ntokens give meaningless results, but nothing outside
+/// the tensors is read or written.
+void causal_conv1d(const CausalConv1dArgs& args, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "core/check.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/causal_conv1d/kernels.h"
 
@@ -191,6 +192,7 @@ class Convolution {
 
 void causal_conv1d(const CausalConv1dArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("causal_conv1d", "x", args.x);
   const Convolution convolution(args);
   const std::int64_t ntokens = convolution.ntokens();
   const std::int64_t nblocks = (convolution.channels() + kBlock - 1) / kBlock;

@@ -13,6 +13,9 @@
 // Which sequence a token belongs to and whether it is padding is the same for all lanes of a warp:
 // they search cu_seqlens and seq_idx together. A run begins by reading the width - 1 rows before it
 // once more.
+//
+// Registers at width 4, sm_90: 164 for 8 channels of bf16, 107 for 4 of float, 58 for single ones;
+// no spills.
 
 #include <cstdint>
 
@@ -26,7 +29,9 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
 /// Thread blocks of a multiprocessor that the registers of a lane with V channels suffice for.
 template <int V>
-constexpr int kBlocks = V >= 8 ? 3 : V >= 4 ? 4 : 8;
+constexpr int kBlocks = V >= 8   ? 3
+                        : V >= 4 ? 4
+                                 : 8;
 /// Rows of x that a lane has asked for at any time. At 16 bytes a row and 12 warps that is three
 /// times what hides the latency of device memory.
 template <int V>
@@ -276,7 +281,7 @@ class Convolution {
     }
     if (!p_.silu) return;
 #pragma unroll
-    for (int v = 0; v < V; ++v) out[v] = silu(out[v]);
+    for (int v = 0; v < V; ++v) out[v] = silu<T>(out[v]);
   }
 
   const Params<T>& p_;

@@ -1,3 +1,4 @@
+#include "core/check.h"
 #include "ops/gated_rms_norm/gated_rms_norm.h"
 #include "ops/gated_rms_norm/kernels.h"
 
@@ -5,6 +6,7 @@ namespace adder::cpu {
 
 void gated_rms_norm(const GatedRmsNormArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("gated_rms_norm", "y", args.y);
   const std::int64_t ntokens = args.y.dim(0);
   const std::int64_t ngroups = args.ngroups;
   const std::int64_t size = args.y.dim(1) / ngroups;

@@ -14,20 +14,25 @@
 // Source: Dao and Gu, "Transformers are SSMs" (2024), section 7.2 (the extra normalization) and 8.1
 // (groups that match the groups of B and C).
 
+#include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
 namespace adder {
 
-/// Arguments of gated_rms_norm. Rows are tokens, contiguous, with free strides between them.
+/// Arguments of gated_rms_norm. Rows are tokens, contiguous, with free strides between them. All
+/// tensors are in the same memory: the host's, or that of one CUDA device.
 struct GatedRmsNormArgs {
-  /// (ntokens, d_inner) f32: what the state-space model returned.
+  /// (ntokens, d_inner) f32; on a CUDA device f32, bf16 or f16: what the state-space model
+  /// returned.
   ConstTensorView y;
-  /// (ntokens, d_inner) f32, optional: the gate. Absent means no gate (then `norm` must be true).
+  /// (ntokens, d_inner), of the dtype of `y`, optional: the gate. Absent means no gate (then `norm`
+  /// must be true).
   ConstTensorView z{};
   /// (d_inner) f32, optional: absent means all ones. Not allowed when `norm` is false.
   ConstTensorView weight{};
-  /// (ntokens, d_inner) f32. May be `y` or `z` itself; otherwise it must not overlap them.
+  /// (ntokens, d_inner), of the dtype of `y`. May be `y` or `z` itself; otherwise it must not
+  /// overlap them.
   TensorView out;
   /// Divides d_inner.
   std::int64_t ngroups = 1;
@@ -44,5 +49,12 @@ namespace cpu {
 /// results do not depend on the number of threads, on the other groups or on the other rows.
 void gated_rms_norm(const GatedRmsNormArgs& args, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Puts the work on the stream and returns. Sums of squares are accumulated in float32, in an order
+/// that depends on the group size, the dtype and the alignment of rows alone. Fastest where every
+/// group of every tensor starts at a multiple of 16 bytes and is a multiple of that long.
+void gated_rms_norm(const GatedRmsNormArgs& args, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

@@ -4,7 +4,7 @@
 #include "adder/error.h"
 #include "core/cpu_tier.h"
 #include "ops/gated_rms_norm/gated_rms_norm.h"
-#include "ops/gated_rms_norm/ref.h"
+#include "ops/gated_rms_norm/test_problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/pooled.h"
@@ -14,58 +14,13 @@
 namespace adder {
 namespace {
 
+using test::GatedNormProblem;
 using test::Guarded;
 using test::Pooled;
 
-// One shape with its data; `run` calls the operation, `reference` the plain loops.
-struct Problem {
-  std::int64_t ntokens;
-  std::int64_t d_inner;
-  std::int64_t ngroups = 1;
-  bool with_z = true;
-  bool with_weight = true;
-  bool norm_before_gate = false;
-  bool norm = true;
-  std::vector<float> y{}, z{}, weight{};
-
-  void fill(test::Random& random) {
-    y = random.normals(ntokens * d_inner, 3.0);
-    z = random.normals(ntokens * d_inner);
-    weight = random.normals(d_inner);
-  }
-  GatedRmsNormArgs args(TensorView out) const {
-    GatedRmsNormArgs a{.y = ConstTensorView::of(y.data(), {ntokens, d_inner}),
-                       .z = {},
-                       .weight = {},
-                       .out = out,
-                       .ngroups = ngroups,
-                       .norm_before_gate = norm_before_gate,
-                       .norm = norm};
-    if (with_z) a.z = ConstTensorView::of(z.data(), {ntokens, d_inner});
-    if (with_weight) a.weight = ConstTensorView::of(weight.data(), {d_inner});
-    return a;
-  }
-  template <typename Real>
-  std::vector<Real> reference() const {
-    const std::vector<Real> y_(y.begin(), y.end());
-    const std::vector<Real> z_(z.begin(), z.end());
-    const std::vector<Real> weight_(weight.begin(), weight.end());
-    std::vector<Real> out(y.size());
-    const auto d = static_cast<std::size_t>(d_inner);
-    for (std::size_t t = 0; t < static_cast<std::size_t>(ntokens); ++t) {
-      ref::gated_rms_norm_row<Real>(
-          std::span(y_).subspan(t * d, d),
-          with_z ? std::span(z_).subspan(t * d, d) : std::span<const Real>(),
-          with_weight ? std::span(weight_) : std::span<const Real>(),
-          static_cast<std::size_t>(ngroups), Real(1e-5F), norm_before_gate, norm,
-          std::span(out).subspan(t * d, d));
-    }
-    return out;
-  }
-};
-
 // Runs the operation between canaries and adds its result to `pooled`.
-void compare(const Problem& p, ThreadPool& pool, Pooled& pooled, const std::string& label) {
+void compare(const GatedNormProblem& p, ThreadPool& pool, Pooled& pooled,
+             const std::string& label) {
   Guarded<float> out(p.ntokens * p.d_inner);
   cpu::gated_rms_norm(p.args(out.view({p.ntokens, p.d_inner})), pool);
   pooled.add(out.span(), p.reference<double>(), p.reference<float>(), label);
@@ -77,7 +32,7 @@ TEST(GatedRmsNorm, AsGoodAsPlainLoopsInEveryTierAndSize) {
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
     for (int options = 0; options < 16; ++options) {
-      Problem p{.ntokens = 0, .d_inner = 0};
+      GatedNormProblem p{.ntokens = 0, .d_inner = 0};
       p.norm_before_gate = (options & 1) != 0;
       p.with_z = (options & 2) != 0;
       p.with_weight = (options & 4) != 0;
@@ -108,7 +63,7 @@ TEST(GatedRmsNorm, EachGroupIsNormalizedByItself) {  // known bug 6
       Pooled pooled;
       for (std::int64_t ngroups : {1, 2, 3, 8}) {
         for (std::int64_t size : {1, 7, 16, 40}) {
-          Problem p{.ntokens = 5, .d_inner = ngroups * size, .ngroups = ngroups};
+          GatedNormProblem p{.ntokens = 5, .d_inner = ngroups * size, .ngroups = ngroups};
           p.norm_before_gate = norm_before_gate;
           test::Random random;
           p.fill(random);
@@ -156,7 +111,7 @@ TEST(GatedRmsNorm, InPlaceOverYOrZ) {
   constexpr std::int64_t kInner = 132;
   ThreadPool pool(2);
   for (int mode = 0; mode < 3; ++mode) {
-    Problem p{.ntokens = kTokens, .d_inner = kInner, .ngroups = 2};
+    GatedNormProblem p{.ntokens = kTokens, .d_inner = kInner, .ngroups = 2};
     p.norm_before_gate = mode == 1;
     p.norm = mode != 2;
     p.with_weight = p.norm;
@@ -164,10 +119,10 @@ TEST(GatedRmsNorm, InPlaceOverYOrZ) {
     p.fill(random);
     std::vector<float> apart(p.y.size());
     cpu::gated_rms_norm(p.args(TensorView::of(apart.data(), {kTokens, kInner})), pool);
-    Problem over_y = p;
+    GatedNormProblem over_y = p;
     cpu::gated_rms_norm(over_y.args(TensorView::of(over_y.y.data(), {kTokens, kInner})), pool);
     EXPECT_TRUE(test::same_bits(over_y.y, apart)) << "mode " << mode;
-    Problem over_z = p;
+    GatedNormProblem over_z = p;
     cpu::gated_rms_norm(over_z.args(TensorView::of(over_z.z.data(), {kTokens, kInner})), pool);
     EXPECT_TRUE(test::same_bits(over_z.z, apart)) << "mode " << mode;
   }
@@ -176,7 +131,7 @@ TEST(GatedRmsNorm, InPlaceOverYOrZ) {
 TEST(GatedRmsNorm, ARowDoesNotDependOnThreadsOrOtherRows) {
   constexpr std::int64_t kTokens = 31;
   constexpr std::int64_t kInner = 1200;
-  Problem p{.ntokens = kTokens, .d_inner = kInner, .ngroups = 4};
+  GatedNormProblem p{.ntokens = kTokens, .d_inner = kInner, .ngroups = 4};
   test::Random random;
   p.fill(random);
   std::vector<float> all(p.y.size());
@@ -203,7 +158,7 @@ TEST(GatedRmsNorm, StridedRowsLeaveTheGapsAlone) {
   test::Random random;
   // z is a slice of the rows of in_proj, out of a wider buffer.
   const auto projected = random.normals(kTokens * 100);
-  Problem p{.ntokens = kTokens, .d_inner = kInner};
+  GatedNormProblem p{.ntokens = kTokens, .d_inner = kInner};
   p.fill(random);
   std::vector<float> memory(static_cast<std::size_t>(kTokens * 50), -7.0F);
   GatedRmsNormArgs args = p.args(TensorView::of(memory.data(), {kTokens, 50}).narrow(1, 9, kInner));

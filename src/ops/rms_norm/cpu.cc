@@ -1,3 +1,4 @@
+#include "core/check.h"
 #include "ops/rms_norm/kernels.h"
 #include "ops/rms_norm/rms_norm.h"
 
@@ -5,6 +6,7 @@ namespace adder::cpu {
 
 void rms_norm(const RmsNormArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("rms_norm", "residual", args.residual);
   const std::int64_t ntokens = args.residual.dim(0);
   const std::int64_t d_model = args.residual.dim(1);
   const RmsNormKernels& kernels = rms_norm_kernels();

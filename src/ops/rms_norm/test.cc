@@ -4,8 +4,8 @@
 
 #include "adder/error.h"
 #include "core/cpu_tier.h"
-#include "ops/rms_norm/ref.h"
 #include "ops/rms_norm/rms_norm.h"
+#include "ops/rms_norm/test_problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -14,33 +14,7 @@ namespace adder {
 namespace {
 
 using test::Guarded;
-
-struct Case {
-  std::int64_t ntokens;
-  std::int64_t d_model;
-  bool with_x;
-  bool with_weight;
-};
-
-template <typename Real>
-std::vector<Real> reference(const Case& c, std::vector<Real> residual, std::vector<Real> x,
-                            std::vector<Real> weight, std::vector<Real>* updated) {
-  std::vector<Real> y(residual.size());
-  const auto d = static_cast<std::size_t>(c.d_model);
-  for (std::size_t t = 0; t < static_cast<std::size_t>(c.ntokens); ++t) {
-    const auto row = [&](std::vector<Real>& v) { return std::span(v).subspan(t * d, d); };
-    ref::rms_norm_row<Real>(row(residual), c.with_x ? row(x) : std::span<Real>(),
-                            c.with_weight ? std::span(weight) : std::span<Real>(), Real(1e-5),
-                            row(y));
-  }
-  *updated = residual;
-  return y;
-}
-
-template <typename Real>
-std::vector<Real> as(const std::vector<float>& v) {
-  return {v.begin(), v.end()};
-}
+using test::RmsNormProblem;
 
 TEST(RmsNorm, AsGoodAsPlainLoopsInEveryTierAndSize) {
   ThreadPool pool(2);
@@ -49,31 +23,18 @@ TEST(RmsNorm, AsGoodAsPlainLoopsInEveryTierAndSize) {
     for (std::int64_t ntokens : {0, 1, 3, 40}) {
       for (std::int64_t d_model : {1, 2, 15, 16, 17, 64, 100, 384, 1000}) {
         for (int options = 0; options < 4; ++options) {
-          const Case c{ntokens, d_model, (options & 1) != 0, (options & 2) != 0};
+          RmsNormProblem p{ntokens, d_model, (options & 1) != 0, (options & 2) != 0};
           SCOPED_TRACE(::testing::Message() << name_of(tier) << " ntokens " << ntokens
                                             << " d_model " << d_model << " options " << options);
-          test::Random random;
-          const auto residual = random.normals(ntokens * d_model, 3.0);
-          const auto x = random.normals(ntokens * d_model);
-          const auto weight = random.normals(d_model);
+          p.fill();
           Guarded<float> r(ntokens * d_model);
           Guarded<float> y(ntokens * d_model);
-          r.fill(residual);
-          RmsNormArgs args{.residual = r.view({ntokens, d_model}),
-                           .x = {},
-                           .weight = {},
-                           .y = y.view({ntokens, d_model})};
-          if (c.with_x) args.x = ConstTensorView::of(x.data(), {ntokens, d_model});
-          if (c.with_weight) args.weight = ConstTensorView::of(weight.data(), {d_model});
-          cpu::rms_norm(args, pool);
+          r.fill(p.residual);
+          cpu::rms_norm(p.args(r.view({ntokens, d_model}), y.view({ntokens, d_model})), pool);
 
-          std::vector<double> r64;
-          std::vector<float> r32;
-          const auto y64 =
-              reference<double>(c, as<double>(residual), as<double>(x), as<double>(weight), &r64);
-          const auto y32 = reference<float>(c, residual, x, weight, &r32);
-          EXPECT_TRUE(test::as_good_as_plain(y.span(), y64, y32));
-          EXPECT_TRUE(test::same_bits(r.span(), r32));
+          const auto plain = p.reference<float>();
+          EXPECT_TRUE(test::as_good_as_plain(y.span(), p.reference<double>().y, plain.y));
+          EXPECT_TRUE(test::same_bits(r.span(), plain.residual));
           EXPECT_TRUE(y.intact());
           EXPECT_TRUE(r.intact());
         }

@@ -31,7 +31,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 template <int V>
 constexpr int kBlocks = V >= 8   ? 3
                         : V >= 4 ? 4
-                                 : 8;
+                                 : 7;
 /// Rows of x that a lane has asked for at any time. At 16 bytes a row and 12 warps that is three
 /// times what hides the latency of device memory.
 template <int V>

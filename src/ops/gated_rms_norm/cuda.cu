@@ -8,7 +8,6 @@
 // through a loop that reads them twice, the second time from cache. Shared memory: one float per
 // warp. Arithmetic: float32. The weight is read through L1, where it stays from row to row.
 // Registers, sm_90: 74 at 4 vectors of bf16, 57 at 2, 40 at 1, 52 in the loop; no spills.
-// Registers, sm_90: 74 at 4 vectors of bf16, 57 at 2, 40 at 1; 52 in the loop; no spills.
 
 #include "adder/dtype.h"
 #include "cuda/check.h"

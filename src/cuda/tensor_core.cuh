@@ -1,0 +1,126 @@
+#pragma once
+
+// Matrix products of a warp on tensor cores, from sm_80 on: 16-bit operands out of shared memory,
+// products of two of them, and products of one with another that was computed in float32.
+//
+// With g = lane / 4 and t = lane % 4, a lane holds of
+//   A (16 × 16)   a[0] (g, 2t)  a[1] (g + 8, 2t)  a[2] (g, 2t + 8)  a[3] (g + 8, 2t + 8)   pairs
+//   B (16 × 8)    b0 (2t, g)  b1 (2t + 8, g)                          pairs, along the first index
+//   D (16 × 8)    d[0], d[1] (g, 2t + {0, 1})  d[2], d[3] (g + 8, 2t + {0, 1})
+
+#include <cstdint>
+
+#include "cuda/async_copy.cuh"
+#include "cuda/vector.cuh"
+
+namespace adder::cuda {
+
+/// Four 8 × 8 matrices of 16-bit elements; lane l names the row l % 8 of matrix l / 8. A lane gets
+/// of each matrix the pair (g, 2t).
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(to_shared(row))
+               : "memory");
+}
+
+/// The same, of the transposed matrices.
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(to_shared(row))
+               : "memory");
+}
+
+/// d += a (16 × 8) · b (8 × 8) of tf32: floats of 11 significant bits. A lane holds of a the
+/// elements (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) and of b (t, g), (t + 4, g).
+__device__ __forceinline__ void mma_tf32(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                         std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// Products of T (bf16 or f16) with float32 sums. `Computed` is a pair of an operand that was
+/// computed in float32 and is rounded to the digits of T.
+template <typename T>
+struct TensorCore;
+
+template <>
+struct TensorCore<bf16> {
+  using Computed = std::uint32_t;
+
+  static __device__ __forceinline__ Computed computed(float first, float second) {
+    return Pair<bf16>::from_floats(first, second);
+  }
+
+  /// d += a · b
+  static __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  static __device__ __forceinline__ void multiply_computed_a(float (&d)[4], const Computed (&a)[4],
+                                                             std::uint32_t b0, std::uint32_t b1) {
+    multiply(d, a, b0, b1);
+  }
+  static __device__ __forceinline__ void multiply_computed_b(float (&d)[4],
+                                                             const std::uint32_t (&a)[4],
+                                                             Computed b0, Computed b1) {
+    multiply(d, a, b0, b1);
+  }
+};
+
+/// What is computed from f16 may be far out of its range. tf32 has its digits and the range of
+/// float32; a product of 16 steps of k is two of 8, the first with the elements 2t and 2t + 1 of
+/// the pairs at 2t in the places t and t + 4, the second likewise with those at 2t + 8.
+template <>
+struct TensorCore<f16> {
+  struct Computed {
+    std::uint32_t first, second;
+  };
+
+  static __device__ __forceinline__ Computed computed(float first, float second) {
+    return {to_tf32(first), to_tf32(second)};
+  }
+
+  static __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4],
+                                                  std::uint32_t b0, std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  static __device__ __forceinline__ void multiply_computed_a(float (&d)[4], const Computed (&a)[4],
+                                                             std::uint32_t b0, std::uint32_t b1) {
+    multiply_both(d, a[0], a[1], a[2], a[3], widened(b0), widened(b1));
+  }
+  static __device__ __forceinline__ void multiply_computed_b(float (&d)[4],
+                                                             const std::uint32_t (&a)[4],
+                                                             Computed b0, Computed b1) {
+    multiply_both(d, widened(a[0]), widened(a[1]), widened(a[2]), widened(a[3]), b0, b1);
+  }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t to_tf32(float v) {
+    std::uint32_t out;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(out) : "f"(v));
+    return out;
+  }
+  static __device__ __forceinline__ Computed widened(std::uint32_t pair) {
+    const float2 floats = Pair<f16>::to_floats(pair);
+    return {__float_as_uint(floats.x), __float_as_uint(floats.y)};
+  }
+  static __device__ __forceinline__ void multiply_both(float (&d)[4], Computed a0, Computed a1,
+                                                       Computed a2, Computed a3, Computed b0,
+                                                       Computed b1) {
+    mma_tf32(d, a0.first, a1.first, a0.second, a1.second, b0.first, b0.second);
+    mma_tf32(d, a2.first, a3.first, a2.second, a3.second, b1.first, b1.second);
+  }
+};
+
+}  // namespace adder::cuda

@@ -48,14 +48,14 @@ void walk(const ChunkPlanArgs& args, EmitSequence&& emit_sequence, EmitChunk&& e
 
 }  // namespace
 
-void validate(std::string_view op, const ChunkPlanArgs& args) {
+void validate(std::string_view op, const ChunkPlanArgs& args, const Device& where) {
   check(args.chunk_size >= 1, "{}: chunk_size is {}, expected at least 1", op, args.chunk_size);
   if (args.cu_seqlens.defined()) {
     check(args.batch == 1, "{}: batch is {}, expected 1 with cu_seqlens", op, args.batch);
-    check_cu_seqlens(op, args.cu_seqlens, args.seqlen);
+    check_cu_seqlens(op, args.cu_seqlens, args.seqlen, where);
   }
   if (args.seq_idx.defined()) {
-    check_shape(op, "seq_idx", args.seq_idx, {args.batch, args.seqlen});
+    check_shape(op, "seq_idx", args.seq_idx, {args.batch, args.seqlen}, where);
     check_dtype(op, "seq_idx", args.seq_idx, {DType::i32});
   }
 }
@@ -74,13 +74,26 @@ ChunkPlan make_chunk_plan(const ChunkPlanArgs& args, Chunk* chunks, std::int64_t
       args, [&] { first_chunk[nsequences++] = static_cast<std::int64_t>(nchunks); },
       [&](const Chunk& chunk) { chunks[nchunks++] = chunk; });
   first_chunk[nsequences] = static_cast<std::int64_t>(nchunks);
-  return {{chunks, nchunks}, {first_chunk, nsequences + 1}, args.chunk_size};
+  return {.chunks = {chunks, nchunks},
+          .first_chunk = {first_chunk, nsequences + 1},
+          .chunk_size = args.chunk_size};
 }
 
-void check_plan(std::string_view op, const ChunkPlan& plan, std::int64_t batch,
-                std::int64_t seqlen) {
+void check_plan(std::string_view op, const ChunkPlan& plan, std::int64_t batch, std::int64_t seqlen,
+                const Device& where) {
   check(plan.chunk_size >= 1, "{}: the plan's chunk_size is {}, expected at least 1", op,
         plan.chunk_size);
+  check(plan.device == where, "{}: the plan is in {}, expected it in {}", op,
+        place_string(plan.device), place_string(where));
+  if (where.type == DeviceType::cuda) {
+    check(!plan.first_chunk.empty(), "{}: the plan's first_chunk is empty, expected nsequences + 1",
+          op);
+    const auto tokens = static_cast<std::size_t>(plan.nchunks() * plan.chunk_size);
+    check(plan.segments.empty() || plan.segments.size() == tokens,
+          "{}: the plan has {} segment numbers, expected none or {}", op, plan.segments.size(),
+          tokens);
+    return;
+  }
   check(!plan.first_chunk.empty() && plan.first_chunk.front() == 0 &&
             plan.first_chunk.back() == plan.nchunks() &&
             std::is_sorted(plan.first_chunk.begin(), plan.first_chunk.end()),

@@ -15,6 +15,7 @@ void check_decay(std::string_view op, const ConstTensorView& A) {
 }
 
 void chunk_cumsum(const ChunkCumsumArgs& args, ThreadPool& pool) {
+  check_host("chunk_cumsum", "dt_raw", args.dt_raw);
   validate(args);
   check_decay("chunk_cumsum", args.A);
   const ChunkCumsumKernels& kernels = chunk_cumsum_kernels();

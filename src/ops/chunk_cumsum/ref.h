@@ -12,6 +12,31 @@
 
 namespace adder::ref {
 
+/// How the plain versions of operations on chunks round a computed factor of a product. `Exact`
+/// leaves it as it is.
+struct Exact {
+  template <typename Real>
+  Real operator()(Real v) const {
+    return v;
+  }
+};
+
+/// To as many digits as a dtype has, whatever its range: what algorithms for matrix units do that
+/// multiply 16-bit numbers and add in float32.
+struct DigitsOf {
+  DType dtype;
+
+  float operator()(float v) const {
+    if (dtype == DType::f32 || !std::isfinite(v)) return v;
+    constexpr int kBf16Digits = 8;
+    constexpr int kF16Digits = 11;
+    const int digits = dtype == DType::bf16 ? kBf16Digits : kF16Digits;
+    int exponent = 0;
+    const float mantissa = std::frexp(v, &exponent);
+    return std::ldexp(std::nearbyint(std::ldexp(mantissa, digits)), exponent - digits);
+  }
+};
+
 /// `raw` is dt_raw + dt_bias.
 template <typename Real>
 Real time_step(Real raw, const DtOptions& options) {

@@ -1,44 +1,19 @@
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "adder/error.h"
 #include "core/cpu_tier.h"
-#include "ops/chunk_cumsum/chunk_cumsum.h"
-#include "ops/chunk_cumsum/ref.h"
-#include "tests/support/compare.h"
+#include "ops/chunk_cumsum/test_cumsum.h"
+#include "ops/chunk_cumsum/test_plan.h"
 #include "tests/support/guarded.h"
-#include "tests/support/random.h"
 
 namespace adder {
 namespace {
 
-using test::as_good_as_plain;
+using test::CumsumOutput;
+using test::CumsumProblem;
+using test::described;
 using test::Guarded;
-
-// A plan that owns its arrays.
-struct OwnedPlan {
-  explicit OwnedPlan(const ChunkPlanArgs& args) {
-    const ChunkPlanSize size = chunk_plan_size(args);
-    chunks.resize(static_cast<std::size_t>(size.nchunks));
-    first_chunk.resize(static_cast<std::size_t>(size.nsequences) + 1);
-    plan = make_chunk_plan(args, chunks.data(), first_chunk.data());
-  }
-  std::vector<Chunk> chunks;
-  std::vector<std::int64_t> first_chunk;
-  ChunkPlan plan;
-};
-
-// "row:begin+length/sequence", with "!" where the state restarts.
-std::vector<std::string> described(const ChunkPlan& plan) {
-  std::vector<std::string> out;
-  for (const Chunk& c : plan.chunks) {
-    out.push_back(std::to_string(c.row) + ":" + std::to_string(c.begin) + "+" +
-                  std::to_string(c.length) + "/" + std::to_string(c.sequence) +
-                  (c.restarts ? "!" : ""));
-  }
-  return out;
-}
+using test::OwnedPlan;
 
 using Strings = std::vector<std::string>;
 
@@ -90,12 +65,7 @@ TEST(ChunkPlan, ChecksWhatItIsGiven) {
   rejects([](OwnedPlan& c) { c.plan.first_chunk = {}; });
 }
 
-struct Output {
-  std::vector<float> dt;
-  std::vector<float> dA_cumsum;  // (nheads, nchunks, 2, chunk_size)
-};
-
-Output run(const ChunkCumsumArgs& args, ThreadPool& pool) {
+CumsumOutput run(const ChunkCumsumArgs& args, ThreadPool& pool) {
   const std::int64_t nheads = args.dt_raw.dim(2);
   const std::int64_t size = nheads * args.plan.nchunks() * args.plan.chunk_size;
   Guarded<float> dt(size);
@@ -111,8 +81,6 @@ Output run(const ChunkCumsumArgs& args, ThreadPool& pool) {
 
 TEST(ChunkCumsum, AsGoodAsPlainLoopsInEveryTierAndLength) {
   ThreadPool pool(2);
-  constexpr std::int64_t kBatch = 2;
-  constexpr std::int64_t kHeads = 3;
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
     for (std::int64_t chunk_size : {1, 5, 16, 64, 100}) {
@@ -121,56 +89,16 @@ TEST(ChunkCumsum, AsGoodAsPlainLoopsInEveryTierAndLength) {
         for (bool softplus : {false, true}) {
           SCOPED_TRACE(::testing::Message() << name_of(tier) << " chunk_size " << chunk_size
                                             << " seqlen " << seqlen << " softplus " << softplus);
-          test::Random random;
-          const auto raw = random.normals(kBatch * seqlen * kHeads, 3.0);
-          const auto A = random.uniforms(kHeads, -8, -0.1);
-          const auto bias = random.normals(kHeads);
-          const OwnedPlan p({.batch = kBatch, .seqlen = seqlen, .chunk_size = chunk_size});
+          const CumsumProblem problem(2, seqlen, 3,
+                                      {.softplus = softplus, .min = 0.01F, .max = 2.5F});
+          const OwnedPlan p({.batch = 2, .seqlen = seqlen, .chunk_size = chunk_size});
           ChunkCumsumArgs args;
-          args.dt_raw = ConstTensorView::of(raw.data(), {kBatch, seqlen, kHeads});
-          args.A = ConstTensorView::of(A.data(), {kHeads});
-          args.dt_bias = ConstTensorView::of(bias.data(), {kHeads});
-          args.dt_options = {.softplus = softplus, .min = 0.01F, .max = 2.5F};
+          args.dt_raw = ConstTensorView::of(problem.raw.data(), {2, seqlen, 3});
+          args.A = ConstTensorView::of(problem.A.data(), {3});
+          args.dt_bias = ConstTensorView::of(problem.bias.data(), {3});
+          args.dt_options = problem.options;
           args.plan = p.plan;
-          const Output got = run(args, pool);
-          std::vector<double> dt64;
-          std::vector<float> dt32;
-          std::vector<double> sums64;
-          std::vector<double> sums_got;
-          for (std::int64_t h = 0; h < kHeads; ++h) {
-            for (const Chunk& chunk : p.chunks) {
-              const std::size_t base = dt64.size();
-              for (std::int64_t i = 0; i < chunk_size; ++i) {
-                const bool real = i < chunk.length;
-                const std::int64_t t = chunk.row * seqlen + chunk.begin + i;
-                const float v = real ? raw[static_cast<std::size_t>(t * kHeads + h)] : 0.0F;
-                const float b = bias[static_cast<std::size_t>(h)];
-                dt64.push_back(
-                    real ? ref::time_step<double>(static_cast<double>(v) + static_cast<double>(b),
-                                                  args.dt_options)
-                         : 0.0);
-                dt32.push_back(real ? ref::time_step<float>(v + b, args.dt_options) : 0.0F);
-              }
-              // The sums are those of the float32 time steps, with more than float32's digits.
-              const std::vector<double> dt(got.dt.begin() + static_cast<std::ptrdiff_t>(base),
-                                           got.dt.end());
-              sums64.resize(base + static_cast<std::size_t>(chunk_size));
-              ref::chunk_cumsum<double>(std::span(dt).first(static_cast<std::size_t>(chunk_size)),
-                                        static_cast<double>(A[static_cast<std::size_t>(h)]),
-                                        std::span(sums64).subspan(base));
-              for (std::int64_t i = 0; i < chunk_size; ++i) {
-                const std::size_t at = 2 * base + static_cast<std::size_t>(i);
-                sums_got.push_back(
-                    static_cast<double>(got.dA_cumsum[at]) +
-                    static_cast<double>(got.dA_cumsum[at + static_cast<std::size_t>(chunk_size)]));
-              }
-            }
-          }
-          EXPECT_TRUE(as_good_as_plain(got.dt, dt64, dt32));
-          ASSERT_EQ(sums_got.size(), sums64.size());
-          for (std::size_t i = 0; i < sums64.size(); ++i) {
-            EXPECT_NEAR(sums_got[i], sums64[i], 1e-12 + 1e-13 * std::abs(sums64[i])) << i;
-          }
+          problem.expect_right(p.plan, run(args, pool));
         }
       }
     }
@@ -189,7 +117,7 @@ TEST(ChunkCumsum, PadsAfterSoftplus) {
   args.dt_options.softplus = true;
   args.dt_options.min = 0.001F;
   args.plan = p.plan;
-  const Output out = run(args, pool);
+  const CumsumOutput out = run(args, pool);
   EXPECT_EQ(out.dt[2], 0.0F);
   EXPECT_EQ(out.dt[3], 0.0F);
   EXPECT_EQ(out.dA_cumsum[2], out.dA_cumsum[1]);
@@ -205,7 +133,7 @@ TEST(ChunkCumsum, AStepThatForgetsEverythingKeepsTheNextOnesExact_KnownBug8) {
   args.dt_raw = ConstTensorView::of(raw.data(), {1, 4, 1});
   args.A = ConstTensorView::of(&A, {1});
   args.plan = p.plan;
-  const Output out = run(args, pool);
+  const CumsumOutput out = run(args, pool);
   EXPECT_EQ(out.dA_cumsum[0], -1024.0F);
   EXPECT_EQ(out.dA_cumsum[1], -2048.0F);
   EXPECT_EQ(out.dA_cumsum[3], -4096.0F);

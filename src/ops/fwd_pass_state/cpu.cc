@@ -67,6 +67,7 @@ void pass(const FwdPassStateArgs& args, std::int64_t sequence, std::int64_t head
 }  // namespace
 
 std::size_t fwd_pass_state_workspace_bytes(const FwdPassStateArgs& args, int nthreads) {
+  check_host("fwd_pass_state", "x", args.x);
   validate(args);
   check_nthreads("fwd_pass_state", nthreads);
   WorkspaceCutter cutter;

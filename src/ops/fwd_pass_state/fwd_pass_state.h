@@ -3,10 +3,11 @@
 // The second step of the chunked state-space dual: the state before every chunk.
 //
 //   S_first = initial state of the sequence (zero where the plan says that the state restarts)
-//   S_{c+1} = 2^(s_last) S_c + Σ_j 2^(s_last − s_j) dt_j B_j x_jᵀ        j over the tokens of chunk
-//   c
+//   S_{c+1} = 2^(s_last) S_c + Σ_j 2^(s_last − s_j) dt_j B_j x_jᵀ
 //
-// with s the prefix sum dA_cumsum of chunk_cumsum. All exponents are at most zero.
+// with j over the tokens of chunk c and s the prefix sum dA_cumsum of chunk_cumsum. All exponents
+// are at most zero. In a chunk of several segments (see ChunkPlan) j runs over the last one alone,
+// and S_c counts only if that is also the first.
 //
 // Source: Dao and Gu, "Transformers are SSMs" (2024), section 6, steps 2 and 3 of the block
 // decomposition, done in one pass from chunk to chunk.
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <span>
 
+#include "adder/cuda_stream.h"
 #include "adder/ops/chunk_cumsum/chunk_plan.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
@@ -27,6 +29,7 @@ constexpr std::int64_t padded_headdim(std::int64_t headdim) {
   return (headdim + kStateColumns - 1) / kStateColumns * kStateColumns;
 }
 
+/// All tensors and the plan are in the same memory: the host's, or that of one CUDA device.
 struct FwdPassStateArgs {
   /// (batch, seqlen, nheads, headdim) f32, bf16 or f16; rows contiguous.
   ConstTensorView x;
@@ -40,7 +43,7 @@ struct FwdPassStateArgs {
   ConstTensorView initial_states;
   ChunkPlan plan;
   /// (nchunks, nheads, dstate, padded_headdim(headdim)) f32, contiguous: the state before each
-  /// chunk, transposed, padded with zeros.
+  /// chunk, transposed, padded with zeros. That of a chunk that is not used is left alone.
   TensorView states;
   /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. May be the memory of
   /// initial_states. A sequence without chunks ends with its initial state.
@@ -57,5 +60,12 @@ std::size_t fwd_pass_state_workspace_bytes(const FwdPassStateArgs& args, int nth
 /// Products are accumulated in float32, token by token inside a chunk.
 void fwd_pass_state(const FwdPassStateArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Puts the work on the stream and returns. States and sums are float32. Of f32 inputs so are the
+/// factors of every product; of 16-bit inputs x is taken as it is and 2^(s_last − s_j) dt_j B_j
+/// rounded to as many digits as the dtype has, so that tensor cores can multiply them.
+void fwd_pass_state(const FwdPassStateArgs& args, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

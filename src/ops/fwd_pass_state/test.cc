@@ -2,9 +2,7 @@
 
 #include "adder/error.h"
 #include "core/cpu_tier.h"
-#include "ops/fwd_pass_state/fwd_pass_state.h"
-#include "ops/fwd_pass_state/ref.h"
-#include "ops/fwd_pass_state/test_case.h"
+#include "ops/fwd_pass_state/test_reference.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 
@@ -14,48 +12,10 @@ namespace {
 using test::as_good_as_plain;
 using test::ChunkInputs;
 using test::ChunkShape;
+using test::ChunkStates;
 using test::Guarded;
-
-struct Result {
-  std::vector<double> states;  // (nchunks, nheads, dstate, padded headdim)
-  std::vector<double> final_states;
-};
-
-template <typename Real>
-Result reference(const ChunkInputs& in, const std::vector<float>& initial_states) {
-  const ChunkShape& s = in.shape;
-  const std::int64_t columns = padded_headdim(s.headdim);
-  const auto state_size = static_cast<std::size_t>(s.headdim * s.dstate);
-  Result out;
-  out.states.resize(in.chunks.size() * static_cast<std::size_t>(s.nheads * s.dstate * columns));
-  for (std::int64_t q = 0; q < in.plan.nsequences(); ++q) {
-    for (std::int64_t h = 0; h < s.nheads; ++h) {
-      std::vector<Real> state(state_size);
-      const auto begin = static_cast<std::size_t>(q * s.nheads + h) * state_size;
-      for (std::size_t i = 0; i < state_size && !initial_states.empty(); ++i) {
-        state[i] = static_cast<Real>(initial_states[begin + i]);
-      }
-      for (auto c = static_cast<std::size_t>(in.first_chunk[static_cast<std::size_t>(q)]);
-           c < static_cast<std::size_t>(in.first_chunk[static_cast<std::size_t>(q) + 1]); ++c) {
-        if (in.chunks[c].restarts) std::fill(state.begin(), state.end(), Real{0});
-        for (std::int64_t p = 0; p < s.headdim; ++p) {
-          for (std::int64_t n = 0; n < s.dstate; ++n) {
-            out.states[static_cast<std::size_t>(
-                ((static_cast<std::int64_t>(c) * s.nheads + h) * s.dstate + n) * columns + p)] =
-                static_cast<double>(state[static_cast<std::size_t>(p * s.dstate + n)]);
-          }
-        }
-        ref::fwd_pass_state_chunk<Real>(in.sums<Real>(c, h), in.steps<Real>(c, h),
-                                        in.rows<Real>(in.x, c, h),
-                                        in.rows<Real>(in.B, c, h / (s.nheads / s.ngroups)), state);
-      }
-      out.final_states.insert(out.final_states.end(), state.begin(), state.end());
-    }
-  }
-  return out;
-}
-
-std::vector<float> floats(const std::vector<double>& v) { return {v.begin(), v.end()}; }
+using test::reference_states;
+using test::to_floats;
 
 void expect_right(const ChunkInputs& in, const std::vector<float>& initial_states,
                   ThreadPool& pool) {
@@ -84,11 +44,11 @@ void expect_right(const ChunkInputs& in, const std::vector<float>& initial_state
   EXPECT_TRUE(states.intact());
   EXPECT_TRUE(final_states.intact());
   EXPECT_TRUE(workspace.intact());
-  const Result truth = reference<double>(in, initial_states);
-  const Result plain = reference<float>(in, initial_states);
-  EXPECT_TRUE(as_good_as_plain(states.span(), truth.states, floats(plain.states)));
+  const ChunkStates truth = reference_states<double>(in, initial_states);
+  const ChunkStates plain = reference_states<float>(in, initial_states);
+  EXPECT_TRUE(as_good_as_plain(states.span(), truth.states, to_floats(plain.states)));
   EXPECT_TRUE(
-      as_good_as_plain(final_states.span(), truth.final_states, floats(plain.final_states)));
+      as_good_as_plain(final_states.span(), truth.final_states, to_floats(plain.final_states)));
 }
 
 TEST(FwdPassState, AsGoodAsPlainLoopsInEveryTierAndSize) {

@@ -1,0 +1,46 @@
+#pragma once
+
+// The inputs of the operations on chunks on a CUDA device.
+
+#include <cstdint>
+
+#include "cuda/device.h"
+#include "cuda/memory.h"
+#include "ops/chunk_cumsum/test_device_plan.h"
+#include "ops/fwd_pass_state/test_case.h"
+
+namespace adder::test {
+
+/// A copy in device memory with the same shape and strides, gaps included, whose first element lies
+/// `misalignment` elements after an aligned address.
+inline Tensor place_on_device(const ConstTensorView& host, std::int64_t misalignment = 0) {
+  if (!host.defined()) return {};
+  std::int64_t extent = host.numel() == 0 ? 0 : 1;
+  for (int i = 0; i < host.rank && extent > 0; ++i) extent += (host.dim(i) - 1) * host.stride(i);
+  const std::size_t size = size_of(host.dtype);
+  const std::size_t before = static_cast<std::size_t>(misalignment) * size;
+  const std::size_t bytes = static_cast<std::size_t>(extent) * size;
+  auto memory = cuda::allocate(before + bytes);
+  TensorView view(memory.get() + before, host.dtype, host.dims(),
+                  {DeviceType::cuda, cuda::current_device()});
+  view.strides = host.strides;
+  cuda::copy_to_device(view.data, host.data, bytes, nullptr);
+  return {view, memory};
+}
+
+struct ChunkInputsOnDevice {
+  explicit ChunkInputsOnDevice(const ChunkInputs& in, std::int64_t misalignment = 0)
+      : plan(in.plan),
+        x(place_on_device(in.x.view, misalignment)),
+        B(place_on_device(in.B.view, misalignment)),
+        C(place_on_device(in.C.view, misalignment)),
+        z(place_on_device(in.z.view, misalignment)),
+        D(place_on_device(in.D.view, misalignment)),
+        dt(place_on_device(in.dt.view, misalignment)),
+        dA_cumsum(place_on_device(in.dA_cumsum.view, misalignment)) {}
+
+  PlanOnDevice plan;
+  Tensor x, B, C, z, D, dt, dA_cumsum;
+};
+
+}  // namespace adder::test

@@ -7,19 +7,22 @@
 //   y_i = y_i · silu(z_i)                                                          (z present)
 //
 // with s the prefix sum dA_cumsum of chunk_cumsum and S_c the state of fwd_pass_state. All
-// exponents are at most zero, and what lies above the diagonal is never computed with.
+// exponents are at most zero, and what lies above the diagonal is never computed with. In a chunk
+// of several segments (see ChunkPlan) j runs over the segment of i, and S_c counts in the first.
 //
 // Source: Dao and Gu, "Transformers are SSMs" (2024), section 6, steps 1 and 4.
 
 #include <cstddef>
 #include <span>
 
+#include "adder/cuda_stream.h"
 #include "adder/ops/chunk_cumsum/chunk_plan.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
 namespace adder {
 
+/// All tensors and the plan are in the same memory: the host's, or that of one CUDA device.
 struct ComputeOutArgs {
   /// (batch, seqlen, nheads, headdim) f32, bf16 or f16; rows contiguous.
   ConstTensorView x;
@@ -55,5 +58,14 @@ void compute_out(const ComputeOutArgs& args, std::span<std::byte> workspace, Thr
 /// Writes zeros to the tokens of `y` (batch, seqlen, nheads, headdim) that are in no chunk.
 void zero_padding(const ChunkPlan& plan, const TensorView& y, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Puts the work on the stream and returns. Sums are float32. Of f32 inputs so are the factors of
+/// every product; of 16-bit inputs x, B and C are taken as they are and the states S_c and the
+/// weights (C_i · B_j) 2^(s_i − s_j) dt_j rounded to as many digits as the dtype has, so that
+/// tensor cores can multiply them. Of finite inputs, a token's result does not depend on any later
+/// token.
+void compute_out(const ComputeOutArgs& args, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

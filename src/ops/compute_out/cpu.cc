@@ -90,6 +90,7 @@ void group_out(const ComputeOutArgs& args, std::int64_t c, std::int64_t group,
 }  // namespace
 
 std::size_t compute_out_workspace_bytes(const ComputeOutArgs& args, int nthreads) {
+  check_host("compute_out", "x", args.x);
   validate(args);
   check_nthreads("compute_out", nthreads);
   WorkspaceCutter cutter;

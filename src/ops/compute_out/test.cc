@@ -5,10 +5,7 @@
 #include "adder/error.h"
 #include "core/cpu_tier.h"
 #include "core/half.h"
-#include "ops/compute_out/compute_out.h"
-#include "ops/compute_out/ref.h"
-#include "ops/fwd_pass_state/fwd_pass_state.h"
-#include "ops/fwd_pass_state/test_case.h"
+#include "ops/compute_out/test_reference.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 
@@ -19,52 +16,8 @@ using test::as_good_as_plain;
 using test::ChunkInputs;
 using test::ChunkShape;
 using test::Guarded;
-
-// Random states before each chunk: (nchunks, nheads, dstate, padded headdim), zero padded.
-Tensor random_states(const ChunkInputs& in) {
-  const ChunkShape& s = in.shape;
-  const std::int64_t columns = padded_headdim(s.headdim);
-  test::Random random(3);
-  Tensor states = Tensor::zeros(DType::f32, {in.plan.nchunks(), s.nheads, s.dstate, columns});
-  for (std::int64_t row = 0; row < in.plan.nchunks() * s.nheads * s.dstate; ++row) {
-    for (std::int64_t p = 0; p < s.headdim; ++p) {
-      states.as<float>()[row * columns + p] = static_cast<float>(random.uniform(-1, 1));
-    }
-  }
-  return states;
-}
-
-template <typename Real>
-std::vector<Real> reference(const ChunkInputs& in, const Tensor& states) {
-  const ChunkShape& s = in.shape;
-  const std::int64_t columns = padded_headdim(s.headdim);
-  std::vector<Real> y(static_cast<std::size_t>(in.x.view.numel()));
-  for (std::size_t c = 0; c < in.chunks.size(); ++c) {
-    for (std::int64_t h = 0; h < s.nheads; ++h) {
-      const std::int64_t group = h / (s.nheads / s.ngroups);
-      std::vector<Real> state;
-      for (std::int64_t p = 0; p < s.headdim; ++p) {
-        for (std::int64_t n = 0; n < s.dstate; ++n) {
-          state.push_back(static_cast<Real>(
-              states.as<float>()
-                  [((static_cast<std::int64_t>(c) * s.nheads + h) * s.dstate + n) * columns + p]));
-        }
-      }
-      const float* D = in.D.as<float>() + h * s.headdim;
-      const auto out = ref::compute_out_chunk<Real>(
-          in.sums<Real>(c, h), in.steps<Real>(c, h), in.rows<Real>(in.x, c, h),
-          in.rows<Real>(in.B, c, group), in.rows<Real>(in.C, c, group), {D, D + s.headdim},
-          in.rows<Real>(in.z, c, h), state);
-      const Chunk& chunk = in.chunks[c];
-      for (std::int64_t i = 0; i < chunk.length * s.headdim; ++i) {
-        const std::int64_t token = chunk.row * s.seqlen + chunk.begin + i / s.headdim;
-        y[static_cast<std::size_t>((token * s.nheads + h) * s.headdim + i % s.headdim)] =
-            out[static_cast<std::size_t>(i)];
-      }
-    }
-  }
-  return y;
-}
+using test::random_states;
+using test::reference_outputs;
 
 ComputeOutArgs arguments(const ChunkInputs& in, const Tensor& states) {
   return {.x = in.x.view,
@@ -98,9 +51,10 @@ std::vector<float> run(const ChunkInputs& in, const Tensor& states, ThreadPool& 
 template <typename T>
 void expect_right(const ChunkInputs& in, ThreadPool& pool) {
   const Tensor states = random_states(in);
-  auto plain = reference<float>(in, states);
+  auto plain = reference_outputs<float>(in, states);
   for (float& v : plain) v = to_float(from_float<T>(v));
-  EXPECT_TRUE(as_good_as_plain(run<T>(in, states, pool), reference<double>(in, states), plain));
+  EXPECT_TRUE(
+      as_good_as_plain(run<T>(in, states, pool), reference_outputs<double>(in, states), plain));
 }
 
 TEST(ComputeOut, AsGoodAsPlainLoopsInEveryTierAndSize) {

@@ -44,6 +44,10 @@ int device_count() {
 }
 
 std::string why_no_device() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    return "no NVIDIA driver is loaded";
+  }
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
@@ -57,8 +61,9 @@ const DeviceProperties& properties(int index) {
   static std::mutex mutex;
   static std::deque<DeviceProperties> known;  // references stay valid as it grows
   const int count = device_count();
-  adder::check(index >= 0 && index < count, "cuda: there is no device {}, expected one of {}{}",
-               index, count, count == 0 ? " (" + why_no_device() + ")" : "");
+  adder::check(count > 0, "cuda: there is no device {}: {}", index, why_no_device());
+  adder::check(index >= 0 && index < count,
+               "cuda: there is no device {}, expected a number from 0 to {}", index, count - 1);
   const std::lock_guard lock(mutex);
   while (known.size() <= static_cast<std::size_t>(index)) {
     known.push_back(read_properties(static_cast<int>(known.size())));

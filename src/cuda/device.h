@@ -26,7 +26,7 @@ struct DeviceProperties {
 /// Devices that can be used; 0 if there is no driver.
 int device_count();
 
-/// Why `device_count()` is 0, as a sentence without its end: "no CUDA-capable device is detected".
+/// Why `device_count()` is 0, as a sentence without its end: "no NVIDIA driver is loaded".
 std::string why_no_device();
 
 /// Of device `index`, looked up once per device. Throws if there is none.

@@ -14,8 +14,8 @@ BEGIN {
   uses["runtime"] = "runtime models backend ops checkpoint tokenizer core"
   uses["train"] = "train models backend ops checkpoint tokenizer core"
   uses["tune"] = "tune backend ops core"
-  uses["bench"] = "bench ops simd core"
-  uses["ops bench"] = "bench ops core"
+  uses["bench"] = "bench ops simd cuda core"
+  uses["ops bench"] = "bench ops cuda core"
   uses["public"] = "public"
   uses["top"] = "any"
 
@@ -62,7 +62,7 @@ FNR == 1 {
   n = split(FILENAME, parts, "/")
   name = parts[n]
   layer = layer_of(FILENAME)
-  if (FILENAME ~ /^src\/ops\/.*\/bench\.cc$/) layer = "ops bench"
+  if (FILENAME ~ /^src\/ops\/.*\/bench(_cuda)?\.cc$/) layer = "ops bench"
   if (!(layer in uses)) {
     layer = "top"
     if (FILENAME ~ /^src\/./ && n > 2) {

@@ -106,6 +106,9 @@ TEST(Cli, WrongUsageExitsWith2AndOneLineThatPointsToHelp) {
       {{"bench", "nothing"}, "nothing"},
       {{"bench", "model", "--random", "mamba2-130m", "-m", "x"}, "--random"},
       {{"bench", "model", "--prefill", "0"}, "'0'"},
+      {{"bench", "op", "--device", "gpu"}, "'gpu'"},
+      {{"bench", "op", "--device", "cuda:x"}, "'cuda:x'"},
+      {{"bench", "machine", "--device", "cuda:-1"}, "'cuda:-1'"},
   };
   for (const auto& [arguments, named] : cases) {
     const Outcome outcome = run_adder(arguments);
@@ -147,6 +150,9 @@ TEST(Cli, FailuresExitWith1AndOneSentenceThatNamesTheThing) {
       {{"tokenize", "--decode", "--ids", "4096"}, "4096"},
       {{"inspect", "-m", missing}, missing},
       {{"bench", "op", "nothing"}, "nothing"},
+      {{"bench", "op", "rms_norm", "--shape", "x"}, "--shape"},
+      {{"bench", "op", "all", "--device", "cuda:99"}, "cuda"},
+      {{"bench", "machine", "--device", "cuda:99"}, "cuda"},
       {{"bench", "model", "--random", "nothing"}, "nothing"},
   };
   for (const auto& [arguments, named] : cases) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
 
 #include "core/check.h"
 
@@ -65,6 +64,20 @@ CLI::Validator one_of(std::vector<std::string> words) {
     if (std::find(words.begin(), words.end(), text) != words.end()) return {};
     return fmt::format("found '{}', expected {}", text, fmt::join(words, " or "));
   });
+}
+
+CLI::Validator device_name() {
+  return validator([](const std::string& text) -> std::string {
+    if (text == "cpu" || cuda_index(text).value_or(-1) >= 0) return {};
+    return fmt::format("found '{}', expected cpu, cuda or cuda:N", text);
+  });
+}
+
+std::optional<int> cuda_index(const std::string& device) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (device == "cuda") return 0;
+  if (!device.starts_with(kPrefix)) return std::nullopt;
+  return number_in<int>(std::string_view(device).substr(kPrefix.size()));
 }
 
 CLI::Validator token_ids() {

@@ -1,45 +1,17 @@
 // adder bench op: operations against their definitions, and against the clock.
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include "bench_op.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "bench.h"
 #include "bench/op_benchmark.h"
 #include "bench_report.h"
-#include "core/check.h"
-#include "progress.h"
 
 namespace adder::cli {
 namespace {
-
-struct Options {
-  std::vector<std::string> names = {"all"};
-  double seconds = 0.2;
-  int nthreads = 0;
-  std::string json;
-};
-
-std::vector<bench::OpBenchmark> chosen(const std::vector<std::string>& names) {
-  std::vector<bench::OpBenchmark> all = bench::op_benchmarks();
-  if (names == std::vector<std::string>{"all"}) return all;
-  std::vector<bench::OpBenchmark> out;
-  for (const std::string& name : names) {
-    const auto found = std::find_if(all.begin(), all.end(),
-                                    [&](const bench::OpBenchmark& op) { return op.name == name; });
-    if (found == all.end()) {
-      std::vector<std::string_view> known;
-      known.reserve(all.size());
-      for (const bench::OpBenchmark& op : all) known.push_back(op.name);
-      fail("bench op: there is no operation '{}', expected all or some of {}", name,
-           fmt::join(known, ", "));
-    }
-    out.push_back(*found);
-  }
-  return out;
-}
 
 Json describe(std::string_view op, const bench::Measurement& measurement,
               const bench::MachinePeaks& peaks) {
@@ -71,8 +43,10 @@ std::string table_of(const Json& results) {
   return table.text();
 }
 
-int run(const Options& options) {
-  const std::vector<bench::OpBenchmark> ops = chosen(options.names);
+int run(const BenchOpOptions& options) {
+  if (const auto index = cuda_index(options.device)) return bench_op_on_device(options, *index);
+  check(options.shape.empty(), "bench op: --shape is given, expected it with --device cuda only");
+  const std::vector<bench::OpBenchmark> ops = chosen(bench::op_benchmarks(), options.names, "");
   ThreadPool pool(options.nthreads);
   const bench::MachinePeaks peaks = bench::measure_machine(pool);
   Json report = report_header("op", peaks);
@@ -100,12 +74,17 @@ Command add_bench_op(CLI::App& bench) {
       "Every result is compared with the operation's float64 definition before it is timed.\n\n"
       "Examples:\n"
       "  adder bench op all\n"
-      "  adder bench op linear rms_norm --seconds 1 -t 1");
-  auto options = std::make_shared<Options>();
+      "  adder bench op linear rms_norm --seconds 1 -t 1\n"
+      "  adder bench op causal_conv1d --device cuda --shape bf16 --json result.json");
+  auto options = std::make_shared<BenchOpOptions>();
   app->add_option("NAME", options->names, "Operations, or all (the default)");
   app->add_option("--seconds", options->seconds, "Time to spend on each shape (default: 0.2)")
       ->option_text("S")
       ->check(real_number(0.001, 3600));
+  add_device_to(*app, options->device);
+  app->add_option("--shape", options->shape,
+                  "Only shapes whose description contains this text (with --device cuda)")
+      ->option_text("TEXT");
   add_threads_to(*app, options->nthreads);
   add_json_file_to(*app, options->json);
   return {app, [options] { return run(*options); }};

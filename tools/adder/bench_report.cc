@@ -30,6 +30,24 @@ std::pair<std::string_view, double> memory_of(const bench::MachinePeaks& peaks, 
   return {"DRAM", peaks.dram_read_bytes};
 }
 
+Json common_header(const std::string& kind, Json machine) {
+  return {{"schema", 1},
+          {"kind", kind},
+          {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+          {"adder", {{"version", version()}, {"commit", commit()}, {"compiler", compiler()}}},
+          {"machine", std::move(machine)}};
+}
+
+void add_bound_to(const Bound& bound, Json& result) {
+  result["bound"] = bound.limit;
+  result["percent_of_bound"] = 100 * bound.seconds / result["median_s"].get<double>();
+}
+
+/// "13.0" for 13000, as CUDA numbers its versions.
+std::string cuda_version(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
 }  // namespace
 
 void add_threads_to(CLI::App& app, int& nthreads) {
@@ -43,23 +61,42 @@ void add_json_file_to(CLI::App& app, std::string& file) {
       ->option_text("FILE");
 }
 
+void add_device_to(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "cpu (default), cuda, or cuda:N for the device of that number")
+      ->option_text("DEVICE")
+      ->check(device_name());
+}
+
 Json report_header(const std::string& kind, const bench::MachinePeaks& peaks) {
-  return {{"schema", 1},
-          {"kind", kind},
-          {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
-          {"adder", {{"version", version()}, {"commit", commit()}, {"compiler", compiler()}}},
-          {"machine",
-           {{"cpu", peaks.cpu},
-            {"cores", std::thread::hardware_concurrency()},
-            {"system", system_name()},
-            {"tier", name_of(peaks.tier)},
-            {"threads", peaks.nthreads},
-            {"fma_gflop_per_s", peaks.fma_flops * 1e-9},
-            {"linear_gflop_per_s", peaks.linear_flops * 1e-9},
-            {"l2_read_gb_per_s", peaks.l2_read_bytes * 1e-9},
-            {"l3_read_gb_per_s", peaks.l3_read_bytes * 1e-9},
-            {"dram_read_gb_per_s", peaks.dram_read_bytes * 1e-9},
-            {"dram_copy_gb_per_s", peaks.dram_copy_bytes * 1e-9}}}};
+  return common_header(kind, {{"cpu", peaks.cpu},
+                              {"cores", std::thread::hardware_concurrency()},
+                              {"system", system_name()},
+                              {"tier", name_of(peaks.tier)},
+                              {"threads", peaks.nthreads},
+                              {"fma_gflop_per_s", peaks.fma_flops * 1e-9},
+                              {"linear_gflop_per_s", peaks.linear_flops * 1e-9},
+                              {"l2_read_gb_per_s", peaks.l2_read_bytes * 1e-9},
+                              {"l3_read_gb_per_s", peaks.l3_read_bytes * 1e-9},
+                              {"dram_read_gb_per_s", peaks.dram_read_bytes * 1e-9},
+                              {"dram_copy_gb_per_s", peaks.dram_copy_bytes * 1e-9}});
+}
+
+Json report_header(const std::string& kind, const bench::DevicePeaks& peaks) {
+  Json out = common_header(kind, {{"cpu", bench::cpu_name()},
+                                  {"cores", std::thread::hardware_concurrency()},
+                                  {"system", system_name()}});
+  out["device"] = {{"name", peaks.name},
+                   {"index", peaks.index},
+                   {"compute_capability", fmt::format("{:.1f}", peaks.compute_capability * 0.1)},
+                   {"multiprocessors", peaks.multiprocessors},
+                   {"memory_bytes", peaks.memory_bytes},
+                   {"l2_bytes", peaks.l2_bytes},
+                   {"driver", cuda_version(peaks.driver_version)},
+                   {"runtime", cuda_version(peaks.runtime_version)},
+                   {"copy_gb_per_s", peaks.copy_bytes * 1e-9},
+                   {"matrix_tflop_per_s", peaks.matrix_flops * 1e-12},
+                   {"matrix_instruction", peaks.matrix_instruction}};
+  return out;
 }
 
 std::string thread_count(int nthreads) {
@@ -82,6 +119,17 @@ std::string peaks_table(const bench::MachinePeaks& peaks) {
   return table.text();
 }
 
+std::string peaks_table(const bench::DevicePeaks& peaks) {
+  Table table({fmt::format("{}, {} multiprocessors, driver {}, runtime {}", peaks.name,
+                           peaks.multiprocessors, cuda_version(peaks.driver_version),
+                           cuda_version(peaks.runtime_version)),
+               "rate", "unit"});
+  table.add({"memory copy, read + written", human_number(peaks.copy_bytes * 1e-9), "GB/s"});
+  table.add({fmt::format("bf16 matrix product ({})", peaks.matrix_instruction),
+             human_number(peaks.matrix_flops * 1e-12), "TFLOP/s"});
+  return table.text();
+}
+
 Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes) {
   const auto [memory, rate] = memory_of(peaks, bytes);
   const double memory_s = bytes / rate;
@@ -90,10 +138,19 @@ Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes) {
   return {"arithmetic", arithmetic_s};
 }
 
+Bound bound_of(const bench::DevicePeaks& peaks, double flops, double bytes) {
+  const double copy_s = bytes / peaks.copy_bytes;
+  const double matrix_s = flops / peaks.matrix_flops;
+  if (copy_s > matrix_s) return {"copy", copy_s};
+  return {"matrix", matrix_s};
+}
+
 void add_bound(const bench::MachinePeaks& peaks, Json& result) {
-  const Bound bound = bound_of(peaks, result["flops"], result["bytes"]);
-  result["bound"] = bound.limit;
-  result["percent_of_bound"] = 100 * bound.seconds / result["median_s"].get<double>();
+  add_bound_to(bound_of(peaks, result["flops"], result["bytes"]), result);
+}
+
+void add_bound(const bench::DevicePeaks& peaks, Json& result) {
+  add_bound_to(bound_of(peaks, result["flops"], result["bytes"]), result);
 }
 
 std::string bound_cell(const Json& result) {

@@ -8,23 +8,28 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/device_peaks.h"
 #include "bench/machine.h"
 #include "output.h"
 
 namespace adder::cli {
 
-/// -t and --json FILE, as all benchmarks take them.
+/// -t, --json FILE and --device cpu|cuda[:N], as the benchmarks take them.
 void add_threads_to(CLI::App& app, int& nthreads);
 void add_json_file_to(CLI::App& app, std::string& file);
+void add_device_to(CLI::App& app, std::string& device);
 
 /// {"schema", "kind", "date", "adder": {...}, "machine": {...}}: see docs/benchmarks.md.
 Json report_header(const std::string& kind, const bench::MachinePeaks& peaks);
+/// The same with less of "machine" and with "device": {...}.
+Json report_header(const std::string& kind, const bench::DevicePeaks& peaks);
 
 /// "1 thread", "2 threads".
 std::string thread_count(int nthreads);
 
 /// The peaks as a table.
 std::string peaks_table(const bench::MachinePeaks& peaks);
+std::string peaks_table(const bench::DevicePeaks& peaks);
 
 /// The least time that some work can take here, and what keeps it from being less: "arithmetic",
 /// or the memory that holds `bytes`: "L2", "L3" or "DRAM".
@@ -34,8 +39,12 @@ struct Bound {
 };
 Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes);
 
+/// On a device: "copy" or "matrix".
+Bound bound_of(const bench::DevicePeaks& peaks, double flops, double bytes);
+
 /// Adds "bound" and "percent_of_bound" to a result that has "flops", "bytes" and "median_s".
 void add_bound(const bench::MachinePeaks& peaks, Json& result);
+void add_bound(const bench::DevicePeaks& peaks, Json& result);
 
 /// "87 % DRAM"
 std::string bound_cell(const Json& result);

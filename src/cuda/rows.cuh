@@ -36,7 +36,8 @@ inline RowPlan plan_rows(std::int64_t n) {
   };
   if (n > 4 * kMaxRowThreads) return {kMaxRowThreads / kWarpSize, 1, 0};
   // The more loads a thread has in flight, the better, unless more threads would then be idle.
-  if (2 * warps(2) < 4 * warps(4)) return {warps(2), 1, 2};
+  const bool fits = warps(2) * kWarpSize <= kMaxRowThreads;
+  if (fits && 2 * warps(2) < 4 * warps(4)) return {warps(2), 1, 2};
   return {warps(4), 1, 4};
 }
 

@@ -140,7 +140,7 @@ class Command(unittest.TestCase):
         code, out, err, written = self.compare(self.report)
         self.assertEqual((code, err), (0, "compare_ssd_forward: mamba_ssm is not timed: no folder "
                                           "with mamba_ssm was given\n"))
-        self.assertEqual((len(written["rows"]), len(written["models"])), (36, 3))
+        self.assertEqual((len(written["rows"]), len(written["models"])), (36, 5))
         self.assertTrue(all(row["ours_ms"] and not row["triton_ms"] for row in written["rows"]))
         self.assertEqual(written["summary"]["grid_cells_measured"], 36)
         self.assertEqual(written["summary"]["versions"]["commit"], "c0ffee")
@@ -151,7 +151,7 @@ class Command(unittest.TestCase):
         few = self.report | {"results": self.report["results"][:2]}
         code, _, err, written = self.compare(few)
         self.assertEqual(code, 1)
-        self.assertIn("has no result for 37 of 39 shapes", err)
+        self.assertIn("has no result for 39 of 41 shapes", err)
         self.assertEqual(written["summary"]["grid_cells_measured"], 2)
         code, _, _, written = self.compare(few, "--shape", "dstate 64")
         self.assertEqual((code, len(written["rows"])), (0, 2))
@@ -192,14 +192,14 @@ class Command(unittest.TestCase):
         finally:
             for name, function in saved.items():
                 setattr(mamba_jobs, name, function)
-        self.assertEqual(told.getvalue().count("\n"), 1 + 2 * 39)
+        self.assertEqual(told.getvalue().count("\n"), 1 + 2 * 41)
         self.assertEqual(written["summary"]["grid_cells_compared"], 36)
         self.assertAlmostEqual(written["summary"]["min_speedup_vs_triton"], 1.28)
         self.assertEqual(written["summary"]["copy_gb_per_s"], 5000)
         self.assertEqual(written["summary"]["matmul_tflop_per_s"], 790)
-        self.assertEqual(written["models"][2]["triton_error"], "chunk 128: illegal memory access; "
-                                                               "chunk 256: illegal memory access")
-        self.assertEqual(len(written["triton"]), 78)
+        self.assertEqual(written["models"][-1]["triton_error"],
+                         "chunk 128: illegal memory access; chunk 256: illegal memory access")
+        self.assertEqual(len(written["triton"]), 82)
         self.assertEqual(written["summary"]["versions"]["triton"], "3")
 
 

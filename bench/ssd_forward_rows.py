@@ -77,7 +77,9 @@ MAMBA2_2P7B = Case(8, 4096, 80, 64, 128, model=True)
 def model_cases():
     return [
         MAMBA2_2P7B,
+        Case(8, 4096, 24, 64, 128, model=True),
         Case(1, 1024, 80, 64, 128, model=True),
+        Case(1, 16384, 80, 64, 128, model=True),
         # More elements in the states between chunks than 32 bits count.
         Case(1, 262144, 80, 64, 512, model=True),
     ]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Times ssd_forward of Adder and mamba_ssm's Triton version of it, one after the other on one GPU.
 
-Both are timed on a grid of 36 shapes and at layers of Mamba-2 models, in bf16, by CUDA events around
-replays of captured graphs. Of mamba_ssm the lowest time counts: of chunk sizes 128 and 256, of
-rotating among copies of the arguments (as Adder is timed) and of overwriting the L2 cache before
+Both are timed on a grid of 36 shapes and at layers of Mamba-2 models, in bf16, by CUDA events
+around replays of captured graphs. Of mamba_ssm the lowest time counts: of chunk sizes 128 and 256,
+of rotating among copies of the arguments (as Adder is timed) and of overwriting the L2 cache before
 each call. Its kernels choose their tiles at the first size they meet; here they choose twice for
 each chunk size and dstate, at 4,096 and at 65,536 tokens a sequence. Without PyTorch, Triton or
 mamba_ssm only Adder is timed.

@@ -13,8 +13,8 @@
 namespace adder::ref {
 
 /// `sums` and `dt` hold the chunk's tokens; x is (tokens, headdim), B and C (tokens, dstate), D and
-/// z (headdim) and (tokens, headdim) or empty; `state` (headdim, dstate) is that before the chunk.
-/// Returns y (tokens, headdim). Differences of `sums` are taken as Sum.
+/// z (headdim or one) and (tokens, headdim) or empty; `state` (headdim, dstate) is that before the
+/// chunk. Returns y (tokens, headdim). Differences of `sums` are taken as Sum.
 template <typename Real, typename Sum = Real, typename Rounding = Exact>
 std::vector<Real> compute_out_chunk(const std::vector<Sum>& sums, const std::vector<Real>& dt,
                                     const std::vector<Real>& x, const std::vector<Real>& B,
@@ -26,19 +26,21 @@ std::vector<Real> compute_out_chunk(const std::vector<Sum>& sums, const std::vec
   const std::size_t dstate = B.size() / ntokens;
   std::vector<Real> y;
   for (std::size_t i = 0; i < ntokens; ++i) {
+    std::vector<Real> weights;
+    for (std::size_t j = 0; j <= i; ++j) {
+      Real score = 0;
+      for (std::size_t n = 0; n < dstate; ++n) score += C[i * dstate + n] * B[j * dstate + n];
+      const Real decay = std::exp2(static_cast<Real>(sums[i] - sums[j]));
+      weights.push_back(rounded(score * decay * dt[j]));
+    }
     for (std::size_t p = 0; p < headdim; ++p) {
       Real sum = 0;
       for (std::size_t n = 0; n < dstate; ++n) {
         sum += C[i * dstate + n] * rounded(state[p * dstate + n]);
       }
       sum *= std::exp2(static_cast<Real>(sums[i]));
-      for (std::size_t j = 0; j <= i; ++j) {
-        Real score = 0;
-        for (std::size_t n = 0; n < dstate; ++n) score += C[i * dstate + n] * B[j * dstate + n];
-        const Real decay = std::exp2(static_cast<Real>(sums[i] - sums[j]));
-        sum += rounded(score * decay * dt[j]) * x[j * headdim + p];
-      }
-      if (!D.empty()) sum += D[p] * x[i * headdim + p];
+      for (std::size_t j = 0; j <= i; ++j) sum += weights[j] * x[j * headdim + p];
+      if (!D.empty()) sum += D[D.size() == 1 ? 0 : p] * x[i * headdim + p];
       if (!z.empty()) sum *= z[i * headdim + p] / (1 + std::exp(-z[i * headdim + p]));
       y.push_back(sum);
     }

@@ -225,6 +225,7 @@ class Block {
 }  // namespace
 
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, int nthreads) {
+  check_host("ssd_forward", "x", args.x);
   validate(args);
   check_nthreads("ssd_forward", nthreads);
   const Shape shape = shape_of(args, nthreads);

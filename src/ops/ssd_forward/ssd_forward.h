@@ -17,17 +17,21 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string_view>
 
+#include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
 namespace adder {
 
-/// Arguments of ssd_forward. `nsequences` is batch, or the number of packed sequences.
+/// Arguments of ssd_forward. `nsequences` is batch, or the number of packed sequences. All tensors
+/// are in the same memory: the host's, or that of one CUDA device.
 struct SsdForwardArgs {
   /// (batch, seqlen, nheads, headdim) f32, bf16 or f16; rows contiguous, other strides free.
   ConstTensorView x;
-  /// (batch, seqlen, nheads) f32, any strides: the time step before bias and softplus.
+  /// (batch, seqlen, nheads) f32, on a CUDA device also the dtype of x, any strides: the time step
+  /// before bias and softplus.
   ConstTensorView dt;
   /// (nheads) f32, contiguous: finite and not positive.
   ConstTensorView A;
@@ -52,10 +56,12 @@ struct SsdForwardArgs {
   /// the initial state.
   ConstTensorView seq_idx;
   /// (nsequences + 1) i32, optional, batch must be 1: the tokens of the row are packed sequences,
-  /// each with its own initial and final state. A sequence may be empty: it ends as it began.
+  /// each with its own initial and final state. A sequence may be empty: it ends as it began. Bad
+  /// offsets on a CUDA device are clamped (see cuda::make_chunk_plan); a token that is then in no
+  /// sequence gets a y of zero.
   ConstTensorView cu_seqlens;
   /// Tokens per chunk, at least 1. Changes results by rounding alone; an implementation may use
-  /// smaller chunks.
+  /// chunks of another size.
   std::int64_t chunk_size = 256;
   /// (batch, seqlen, nheads, headdim), dtype of x; rows contiguous. May be x or z itself.
   TensorView y;
@@ -75,5 +81,38 @@ std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, int nthreads
 /// the number of threads, other heads or other sequences, nor those of a token on later tokens.
 void ssd_forward(const SsdForwardArgs& args, std::span<std::byte> workspace, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Ways to compute ssd_forward on a CUDA device.
+enum class SsdForwardVariant : std::uint8_t {
+  general,  ///< chunk_cumsum, fwd_pass_state and compute_out, window by window: takes every call
+};
+
+std::string_view name_of(SsdForwardVariant variant);
+
+/// How one call is carried out. Choices differ by rounding alone.
+struct SsdForwardChoice {
+  SsdForwardVariant variant = SsdForwardVariant::general;
+  /// Of `general`: chunks whose states are kept at a time. All chunks are done window by window, so
+  /// that the workspace does not grow with the number of tokens.
+  std::int64_t window_chunks = 1;
+};
+
+/// The choice for these arguments on their device. Throws what `validate` throws.
+SsdForwardChoice choose_ssd_forward(const SsdForwardArgs& args);
+
+/// Bytes of device memory for a call.
+std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args);
+std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+
+/// Puts the work on the stream and returns; without a choice, does it as choose_ssd_forward says.
+/// Chunks of 64 tokens, whatever `chunk_size` is; states and sums in float32, prefix sums in
+/// float64, products of 16-bit inputs as fwd_pass_state and compute_out document. Values of A,
+/// cu_seqlens and seq_idx are not looked at on the host. Results do not depend on other rows or
+/// heads, nor, of finite inputs, those of a token on later tokens.
+void ssd_forward(const SsdForwardArgs& args, std::span<std::byte> workspace, Stream stream);
+void ssd_forward(const SsdForwardArgs& args, const SsdForwardChoice& choice,
+                 std::span<std::byte> workspace, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

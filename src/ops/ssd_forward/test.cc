@@ -1,5 +1,5 @@
-// Values and properties of ssd_forward on plain batches. Packing, padding, options and errors are
-// in test_sequences.cc and test_options.cc.
+// Values of ssd_forward, and the properties of test_properties.h that concern plain batches.
+// Packing, padding, options and errors are in test_sequences.cc and test_options.cc.
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,15 @@
 #include "ops/chunk_cumsum/chunk_cumsum.h"
 #include "ops/compute_out/compute_out.h"
 #include "ops/fwd_pass_state/fwd_pass_state.h"
-#include "ops/ssd_forward/test_case.h"
+#include "ops/ssd_forward/test_cpu.h"
 #include "ops/ssd_step/ssd_step.h"
 #include "tests/support/sparse.h"
 
 namespace adder {
 namespace {
 
+using test::cpu_runner;
+using test::in_every_tier;
 using test::same_bits;
 using test::SsdCase;
 using test::SsdOutput;
@@ -54,39 +56,40 @@ TEST(SsdForward, AsGoodAsTheRecurrenceForEveryTailOfHeadAndState) {
   }
 }
 
-TEST(SsdForward, ChunkSizeChangesNothing) {
-  ThreadPool pool(1);
-  SsdCase c({.seqlen = 131, .nheads = 3, .headdim = 20, .dstate = 24});
-  for (std::int64_t chunk_size : {1, 2, 7, 16, 31, 63, 64, 65, 100, 256, 100000}) {
-    SCOPED_TRACE(chunk_size);
-    c.args.chunk_size = chunk_size;
-    c.expect_right(c.run(pool));
-  }
-}
+TEST(SsdForward, ChunkSizeChangesNothing) { chunk_size_changes_nothing(cpu_runner(1)); }
 
 TEST(SsdForward, StatesAddUpOverManyChunks_KnownBug1) {
-  ThreadPool pool(1);
-  for (std::int64_t seqlen : {2 * kQ + 1, 3 * kQ, 7 * kQ + 9}) {
-    // Slow decay, so that the first chunk still matters in the last.
-    SsdCase c({.seqlen = seqlen, .nheads = 3});
-    for (float& a : c.A.span<float>()) a *= 0.01F;
-    c.expect_right(c.run(pool));
-  }
+  states_add_up_over_many_chunks(cpu_runner(1));
 }
 
-// A float32 prefix sum over a chunk of 64 reaches -128 here; differences of neighbors would keep 17
-// bits of it.
-TEST(SsdForward, PrefixSumsCostNoAccuracy) {
-  ThreadPool pool(1);
-  SsdCase c({.seqlen = 256, .nheads = 2, .headdim = 32, .dstate = 32});
-  c.args.chunk_size = 64;
-  c.args.dt_softplus = false;
-  c.args.dt_bias = {};
-  c.args.D = {};
-  test::Random random(7);
-  for (float& v : c.dt.span<float>()) v = static_cast<float>(random.uniform(0.5, 1.5));
-  for (float& a : c.A.span<float>()) a = -2;
-  c.expect_right(c.run(pool));
+TEST(SsdForward, PrefixSumsCostNoAccuracy) { prefix_sums_cost_no_accuracy(cpu_runner(1)); }
+
+TEST(SsdForward, AnySplitResumesFromTheState_KnownBug4) {
+  any_split_resumes_from_the_state(cpu_runner(1));
+}
+
+TEST(SsdForward, LaterTokensNeverChangeEarlierOutputs) {
+  in_every_tier([] { later_tokens_never_change_earlier_outputs(cpu_runner(1)); });
+}
+
+TEST(SsdForward, ZeroTimeStepKeepsTheState) { zero_time_step_keeps_the_state(cpu_runner(1)); }
+
+TEST(SsdForward, IsLinearInX) { is_linear_in_x(cpu_runner(1)); }
+
+TEST(SsdForward, GroupsEqualRepeatedBAndC) { groups_equal_repeated_B_and_C(cpu_runner(1)); }
+
+TEST(SsdForward, ARowEqualsTheRowAlone_KnownBug13) { a_row_equals_the_row_alone(cpu_runner(2)); }
+
+TEST(SsdForward, ExtremeDecaysStayFinite_KnownBug8) {
+  in_every_tier([] { extreme_decays_stay_finite(cpu_runner(1)); });
+}
+
+TEST(SsdForward, MixedExtremeStepsKeepTheirOrder_KnownBug8) {
+  mixed_extreme_steps_keep_their_order(cpu_runner(1));
+}
+
+TEST(SsdForward, AllEqualInputsStayFinite_KnownBug8) {
+  all_equal_inputs_stay_finite(cpu_runner(1));
 }
 
 TEST(SsdForward, PrefillThenStepsEqualsPrefill_KnownBug3) {
@@ -134,101 +137,6 @@ TEST(SsdForward, PrefillThenStepsEqualsPrefill_KnownBug3) {
   }
 }
 
-TEST(SsdForward, AnySplitResumesFromTheState_KnownBug4) {
-  ThreadPool pool(1);
-  const SsdCase whole({.seqlen = 2 * kQ + 3, .nheads = 2, .headdim = 12, .dstate = 8});
-  for (std::int64_t n = 0; n <= 2 * kQ + 3; ++n) {
-    SCOPED_TRACE(n);
-    SsdCase first = whole;
-    first.narrow(0, n);
-    const SsdOutput head = first.run(pool);
-    SsdCase second = whole;
-    second.narrow(n, 2 * kQ + 3 - n);
-    second.args.initial_states = ConstTensorView::of(head.final_states.data(), {1, 2, 12, 8});
-    SsdOutput tail = second.run(pool);
-    tail.y.insert(tail.y.begin(), head.y.begin(), head.y.end());
-    whole.expect_right(tail);
-  }
-}
-
-TEST(SsdForward, LaterTokensNeverChangeEarlierOutputs) {
-  ThreadPool pool(1);
-  for (CpuTier tier : supported_cpu_tiers()) {
-    const ScopedCpuTier scoped(tier);
-    for (float garbage : {1e30F, INFINITY, std::nanf("")}) {
-      const SsdCase whole({.seqlen = 2 * kQ + 3, .nheads = 2});
-      const auto before = whole.run(pool).y;
-      for (std::int64_t t : {std::int64_t{1}, std::int64_t{5}, kQ - 1, kQ, kQ + 8, 2 * kQ + 2}) {
-        SCOPED_TRACE(::testing::Message() << name_of(tier) << " token " << t << " " << garbage);
-        SsdCase changed({.seqlen = 2 * kQ + 3, .nheads = 2});
-        const auto spoil = [&](const Tensor& tensor) {
-          const std::int64_t width = tensor.view.stride(1);
-          for (std::int64_t i = t * width; i < tensor.view.numel(); ++i) {
-            tensor.as<float>()[i] = garbage;
-          }
-        };
-        spoil(changed.x);
-        spoil(changed.z);
-        spoil(changed.B);
-        spoil(changed.C);
-        spoil(changed.dt);
-        const auto size = static_cast<std::size_t>(t * 2 * 16);
-        const auto after = changed.run(pool).y;
-        EXPECT_TRUE(same_bits(std::span(after).first(size), std::span(before).first(size)));
-        // Nor does their absence.
-        SsdCase shorter = whole;
-        shorter.narrow(0, t);
-        EXPECT_TRUE(same_bits(shorter.run(pool).y, std::span(before).first(size)));
-      }
-    }
-  }
-}
-
-TEST(SsdForward, ZeroTimeStepKeepsTheState) {
-  ThreadPool pool(1);
-  SsdCase c({.batch = 2, .seqlen = 2 * kQ + 3});
-  c.args.dt_softplus = false;
-  c.args.dt_bias = {};
-  for (float& v : c.dt.span<float>()) v = 0;
-  EXPECT_TRUE(same_bits(c.run(pool).final_states, c.initial_states.span<float>()));
-}
-
-TEST(SsdForward, IsLinearInX) {
-  ThreadPool pool(1);
-  SsdCase c({.seqlen = kQ + 7});
-  c.args.initial_states = {};
-  const auto once = c.run(pool);
-  for (float& v : c.x.span<float>()) v *= 4;
-  auto four = c.run(pool);
-  for (float& v : four.y) v /= 4;
-  for (float& v : four.final_states) v /= 4;
-  EXPECT_TRUE(same_bits(four.y, once.y));
-  EXPECT_TRUE(same_bits(four.final_states, once.final_states));
-}
-
-TEST(SsdForward, GroupsEqualRepeatedBAndC) {
-  ThreadPool pool(1);
-  SsdCase c({.seqlen = kQ + 7, .nheads = 6, .ngroups = 2, .dstate = 24});
-  const auto grouped = c.run(pool);
-  const auto repeat = [](const Tensor& groups) {
-    Tensor heads = Tensor::empty(DType::f32, {1, kQ + 7, 6, 24});
-    for (std::int64_t t = 0; t < kQ + 7; ++t) {
-      for (std::int64_t h = 0; h < 6; ++h) {
-        std::memcpy(heads.as<float>() + (t * 6 + h) * 24, groups.as<float>() + (t * 2 + h / 3) * 24,
-                    24 * sizeof(float));
-      }
-    }
-    return heads;
-  };
-  const Tensor B = repeat(c.B);
-  const Tensor C = repeat(c.C);
-  c.args.B = B.view;
-  c.args.C = C.view;
-  const auto repeated = c.run(pool);
-  EXPECT_TRUE(same_bits(repeated.y, grouped.y));
-  EXPECT_TRUE(same_bits(repeated.final_states, grouped.final_states));
-}
-
 TEST(SsdForward, RunsAndThreadCountsAgreeBitForBit) {
   const SsdCase c({.batch = 2, .seqlen = 100, .nheads = 6, .ngroups = 2, .dstate = 20});
   ThreadPool one(1);
@@ -247,28 +155,6 @@ TEST(SsdForward, MoreHeadsThanFitInOneBlock) {
   for (int nthreads : {1, 2}) {
     ThreadPool pool(nthreads);
     c.expect_right(c.run(pool));
-  }
-}
-
-TEST(SsdForward, ARowEqualsTheRowAlone_KnownBug13) {
-  ThreadPool pool(2);
-  const SsdCase all({.batch = 3, .seqlen = 70, .nheads = 2});
-  const auto together = all.run(pool);
-  for (std::int64_t b = 0; b < 3; ++b) {
-    SsdCase row = all;
-    row.shape.batch = 1;
-    for (ConstTensorView* view : {&row.args.x, &row.args.dt, &row.args.B, &row.args.C, &row.args.z,
-                                  &row.args.initial_states}) {
-      *view = view->narrow(0, b, 1);
-    }
-    const auto alone = row.run(pool);
-    EXPECT_TRUE(same_bits(
-        alone.y, std::span(together.y)
-                     .subspan(static_cast<std::size_t>(b) * alone.y.size(), alone.y.size())));
-    EXPECT_TRUE(same_bits(alone.final_states,
-                          std::span(together.final_states)
-                              .subspan(static_cast<std::size_t>(b) * alone.final_states.size(),
-                                       alone.final_states.size())));
   }
 }
 
@@ -326,50 +212,6 @@ TEST(SsdForward, EqualsItsThreeStepsBitForBit) {
     EXPECT_TRUE(same_bits(test::to_floats(y.view), fused.y));
     EXPECT_TRUE(same_bits(final_states.span<float>(), fused.final_states));
   }
-}
-
-TEST(SsdForward, ExtremeDecaysStayFinite_KnownBug8) {
-  ThreadPool pool(1);
-  for (CpuTier tier : supported_cpu_tiers()) {
-    const ScopedCpuTier scoped(tier);
-    for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      for (float raw : {-100.0F, 1.0F, 100.0F}) {
-        for (float decay : {-1e-6F, -1.0F, -100.0F}) {  // dt · A down to -1e4
-          SCOPED_TRACE(::testing::Message() << name_of(tier) << " " << name_of(dtype) << " dt "
-                                            << raw << " A " << decay);
-          SsdCase c({.seqlen = kQ + 9, .nheads = 1, .dtype = dtype});
-          for (float& v : c.dt.span<float>()) v = raw;
-          for (float& a : c.A.span<float>()) a = decay;
-          c.args.dt_bias = {};
-          const auto got = c.run(pool);
-          for (float v : got.y) ASSERT_TRUE(std::isfinite(v));
-          for (float v : got.final_states) ASSERT_TRUE(std::isfinite(v));
-          c.expect_right(got);
-        }
-      }
-    }
-  }
-}
-
-TEST(SsdForward, MixedExtremeStepsKeepTheirOrder_KnownBug8) {
-  // Steps that forget everything between steps that forget nothing.
-  ThreadPool pool(1);
-  SsdCase c({.seqlen = 2 * kQ, .nheads = 1});
-  c.args.dt_softplus = false;
-  c.args.dt_bias = {};
-  for (std::int64_t t = 0; t < 2 * kQ; ++t) c.dt.as<float>()[t] = t % 5 == 0 ? 1e4F : 1e-3F;
-  for (float& a : c.A.span<float>()) a = -1;
-  c.expect_right(c.run(pool));
-}
-
-TEST(SsdForward, AllEqualInputsStayFinite_KnownBug8) {
-  ThreadPool pool(1);
-  SsdCase c({.seqlen = 2 * kQ + 3, .dtype = DType::f16});
-  for (const Tensor* tensor : {&c.x, &c.z, &c.B, &c.C}) {
-    for (f16& v : tensor->span<f16>()) v = to_f16(1);
-  }
-  for (float& v : c.dt.span<float>()) v = 1;
-  c.expect_right(c.run(pool));
 }
 
 TEST(SsdForward, OffsetsBeyond32Bits_KnownBug12) {

@@ -6,73 +6,25 @@
 #include <string>
 
 #include "adder/error.h"
-#include "ops/ssd_forward/test_case.h"
+#include "ops/ssd_forward/test_cpu.h"
 
 namespace adder {
 namespace {
 
+using test::cpu_runner;
 using test::same_bits;
 using test::SsdCase;
 
-TEST(SsdForward, TakesEveryOption) {
-  ThreadPool pool(1);
-  for (int options = 0; options < 64; ++options) {
-    SCOPED_TRACE(options);
-    SsdCase c({.seqlen = 45, .nheads = 3, .headdim = 10, .ngroups = 3, .dstate = 12});
-    if ((options & 1) != 0) c.args.D = (options & 2) != 0 ? c.dt_bias.view : ConstTensorView();
-    if ((options & 4) != 0) c.args.z = {};
-    if ((options & 8) != 0) c.args.dt_bias = {};
-    if ((options & 16) != 0) c.args.dt_softplus = false;
-    if ((options & 32) != 0) c.args.initial_states = {};
-    c.expect_right(c.run(pool));
-  }
-}
+TEST(SsdForward, TakesEveryOption) { takes_every_option(cpu_runner(1)); }
 
-TEST(SsdForward, LimitsTheTimeStep_KnownBug2) {
-  ThreadPool pool(1);
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const std::vector<std::pair<float, float>> limits{
-      {0.0F, kInfinity}, {0.0F, 0.1F}, {0.001F, kInfinity}, {0.05F, 0.2F}, {0.1F, 0.1F}};
-  for (const auto& [low, high] : limits) {
-    for (bool softplus : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << low << " to " << high << " softplus " << softplus);
-      SsdCase c({.seqlen = 45});
-      c.args.dt_softplus = softplus;
-      c.args.dt_min = low;
-      c.args.dt_max = high;
-      c.expect_right(c.run(pool));
-    }
-  }
-}
+TEST(SsdForward, LimitsTheTimeStep_KnownBug2) { limits_the_time_step(cpu_runner(1)); }
 
 TEST(SsdForward, ReadsSlicesOfTheConvolutionsOutput) {
-  ThreadPool pool(2);
-  constexpr std::int64_t kHeads = 4;
-  constexpr std::int64_t kInner = kHeads * 16;
-  constexpr std::int64_t kWidth = kInner + 2 * 2 * 16 + 3;
-  SsdCase c({.batch = 2, .seqlen = 40, .nheads = kHeads, .ngroups = 2});
-  const auto packed = c.run(pool);
-  std::vector<float> rows(80 * kWidth, std::nanf(""));
-  for (std::int64_t t = 0; t < 80; ++t) {
-    float* row = rows.data() + t * kWidth;
-    std::memcpy(row, c.x.as<float>() + t * kInner, kInner * sizeof(float));
-    std::memcpy(row + kInner, c.B.as<float>() + t * 32, 32 * sizeof(float));
-    std::memcpy(row + kInner + 32, c.C.as<float>() + t * 32, 32 * sizeof(float));
-  }
-  const auto whole = ConstTensorView::of(rows.data(), {2, 40, kWidth});
-  c.args.x = whole.narrow(2, 0, kInner).split_last(kHeads);
-  c.args.B = whole.narrow(2, kInner, 32).split_last(2);
-  c.args.C = whole.narrow(2, kInner + 32, 32).split_last(2);
-  // Heads first in dt.
-  std::vector<float> dt(c.dt.span<float>().size());
-  for (std::int64_t t = 0; t < 80; ++t) {
-    for (std::int64_t h = 0; h < kHeads; ++h) dt[h * 80 + t] = c.dt.as<float>()[t * kHeads + h];
-  }
-  c.args.dt.data = dt.data();
-  c.args.dt.strides = {40, 1, 80};
-  const auto sliced = c.run(pool);
-  EXPECT_TRUE(same_bits(sliced.y, packed.y));
-  EXPECT_TRUE(same_bits(sliced.final_states, packed.final_states));
+  reads_slices_of_the_convolutions_output(cpu_runner(2));
+}
+
+TEST(SsdForward, NaNShowsInsteadOfBeingClampedAway) {
+  nan_shows_instead_of_being_clamped_away(cpu_runner(1));
 }
 
 TEST(SsdForward, OutputMayBeTheInputOrTheGateAndStatesMayBeUpdatedInPlace) {
@@ -103,17 +55,6 @@ TEST(SsdForward, FinalStatesMayBeAbsentAndRowsApart) {
     EXPECT_TRUE(
         same_bits(std::span(y).subspan(row * 20, 16), std::span(packed.y).subspan(row * 16, 16)));
     EXPECT_TRUE(same_bits(std::span(y).subspan(row * 20 + 16, 4), std::vector<float>(4, 7.0F)));
-  }
-}
-
-TEST(SsdForward, NaNShowsInsteadOfBeingClampedAway) {
-  ThreadPool pool(1);
-  const SsdCase c({.seqlen = 10, .nheads = 2});
-  c.dt.span<float>()[8] = std::nanf("");  // token 4, head 0
-  const auto got = c.run(pool);
-  for (std::size_t t = 0; t < 10; ++t) {
-    EXPECT_EQ(std::isnan(got.y[t * 32]), t >= 4);
-    EXPECT_FALSE(std::isnan(got.y[t * 32 + 16]));
   }
 }
 

@@ -1,0 +1,35 @@
+#pragma once
+
+// The ways to compute ssd_forward on a CUDA device, one table entry each: a new one is a value of
+// SsdForwardVariant, an entry in cuda.cc and a rule in choose_ssd_forward. Needs no CUDA header.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ops/ssd_forward/ssd_forward.h"
+
+namespace adder::cuda {
+
+/// Arguments are checked before, and the choice is of this variant.
+struct SsdForwardImplementation {
+  std::string_view name;
+  /// Why it cannot take the arguments or the choice, as a sentence's end ("dstate is 7, expected a
+  /// multiple of 8"), or nothing if it can.
+  std::string (*refuses)(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+  std::size_t (*workspace_bytes)(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+  void (*run)(const SsdForwardArgs& args, const SsdForwardChoice& choice,
+              std::span<std::byte> workspace, Stream stream);
+};
+
+/// Windows of chunks through chunk_cumsum, fwd_pass_state and compute_out.
+namespace general {
+SsdForwardChoice choose(const SsdForwardArgs& args);
+std::string refuses(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+std::size_t workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<std::byte> workspace,
+         Stream stream);
+}  // namespace general
+
+}  // namespace adder::cuda

@@ -14,6 +14,7 @@ constexpr auto kOp = "ssd_forward";
 // In the order of SsdForwardVariant.
 constexpr std::array kImplementations{
     SsdForwardImplementation{"general", general::refuses, general::workspace_bytes, general::run},
+    SsdForwardImplementation{"hopper", hopper::refuses, hopper::workspace_bytes, hopper::run},
 };
 
 const SsdForwardImplementation& implementation(SsdForwardVariant variant) {
@@ -43,7 +44,8 @@ std::string_view name_of(SsdForwardVariant variant) { return implementation(vari
 
 SsdForwardChoice choose_ssd_forward(const SsdForwardArgs& args) {
   check_arguments(args);
-  return general::choose(args);
+  const bool fused = hopper::refuses(args, SsdForwardChoice{}).empty();
+  return fused ? hopper::choose(args) : general::choose(args);
 }
 
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args) {

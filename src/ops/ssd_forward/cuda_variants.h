@@ -32,4 +32,13 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
          Stream stream);
 }  // namespace general
 
+/// One kernel on the tensor cores of compute capability 9.0.
+namespace hopper {
+SsdForwardChoice choose(const SsdForwardArgs& args);
+std::string refuses(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+std::size_t workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);
+void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<std::byte> workspace,
+         Stream stream);
+}  // namespace hopper
+
 }  // namespace adder::cuda

@@ -86,6 +86,7 @@ namespace cuda {
 /// Ways to compute ssd_forward on a CUDA device.
 enum class SsdForwardVariant : std::uint8_t {
   general,  ///< chunk_cumsum, fwd_pass_state and compute_out, window by window: takes every call
+  hopper,   ///< fused, for compute capability 9.0 and bf16 or f16: see hopper.cu for what it takes
 };
 
 std::string_view name_of(SsdForwardVariant variant);
@@ -96,6 +97,11 @@ struct SsdForwardChoice {
   /// Of `general`: chunks whose states are kept at a time. All chunks are done window by window, so
   /// that the workspace does not grow with the number of tokens.
   std::int64_t window_chunks = 1;
+  /// Of `hopper`: parts of each sequence that are computed at the same time, at the price of a pass
+  /// over all but the last for their end states.
+  std::int64_t segments = 1;
+  /// Of `hopper`: blocks that load B and C together: 1, 2 or 4.
+  int cluster = 1;
 };
 
 /// The choice for these arguments on their device. Throws what `validate` throws.

@@ -1,0 +1,171 @@
+// The launches of the fused Hopper kernel.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "cuda/check.h"
+#include "cuda/tensor_map.h"
+#include "ops/ssd_forward/hopper_kernel.cuh"
+#include "ops/ssd_forward/hopper_launch.h"
+
+namespace adder::cuda::hopper {
+namespace {
+
+Strides strides_of(const ConstTensorView& view) {
+  if (!view.defined()) return {};
+  return {view.stride(0), view.stride(1), view.stride(2)};
+}
+
+// (sequence, head, channel, n), of which the kernel calls the channel a token.
+Strides state_strides(const ConstTensorView& view) {
+  if (!view.defined()) return {};
+  return {view.stride(0), view.stride(2), view.stride(1)};
+}
+
+// (batch, token, head or group, channel) as the copy engine counts it, fastest first.
+CUtensorMap map_of(std::string_view name, const ConstTensorView& view, int tokens) {
+  return make_tensor_map(name, {view.data,
+                                view.dtype,
+                                {view.dim(3), view.dim(2), view.dim(1), view.dim(0)},
+                                {view.stride(2), view.stride(1), view.stride(0)},
+                                {64, 1, tokens, 1}});
+}
+
+Params params_of(const Call& call) {
+  Params p{};
+  const int rows = kChunk / call.cluster;
+  p.x = map_of("x", call.x, kChunk);
+  p.y = map_of("y", call.y, kChunk);
+  p.B = map_of("B", call.B, rows);
+  p.C = map_of("C", call.C, rows);
+  p.dt = call.dt.data;
+  p.dt_strides = strides_of(call.dt);
+  p.dt_is_float = call.dt.dtype == DType::f32;
+  p.dt_softplus = call.dt_softplus;
+  p.dt_min = call.dt_min;
+  p.dt_max = call.dt_max;
+  p.A = static_cast<const float*>(call.A.data);
+  p.dt_bias = static_cast<const float*>(call.dt_bias.data);
+  p.D = static_cast<const float*>(call.D.data);
+  p.D_per_channel = call.D.rank == 2;
+  p.z = call.z.data;
+  p.z_strides = strides_of(call.z);
+  p.y_so_far = call.add_to_y ? call.y.data : nullptr;
+  p.y_strides = strides_of(call.y);
+  p.initial_states = static_cast<const float*>(call.initial_states.data);
+  p.initial_strides = state_strides(call.initial_states);
+  p.final_states = static_cast<float*>(call.final_states.data);
+  p.final_strides = state_strides(call.final_states);
+  p.segment_states = static_cast<float4*>(call.segment_states);
+  p.segment_decays = call.segment_decays;
+  p.batch = static_cast<int>(call.x.dim(0));
+  p.seqlen = static_cast<int>(call.x.dim(1));
+  p.nsegments = static_cast<int>(call.segments);
+  p.segment_tokens = static_cast<int>(call.segment_tokens);
+  p.headdim = static_cast<int>(call.x.dim(3));
+  p.dstate = static_cast<int>(call.B.dim(3));
+  p.heads_per_group = static_cast<int>(call.heads_per_group);
+  p.parts_per_head = static_cast<int>(call.parts_per_head);
+  p.blocks_per_group = static_cast<int>(call.blocks_per_group);
+  p.cluster = call.cluster;
+  return p;
+}
+
+/// A kernel's launch attributes: clusters, and overlap with the kernel before it.
+class Launcher {
+ public:
+  Launcher(dim3 grid, int threads, std::size_t shared_bytes, Stream stream) {
+    config_.gridDim = grid;
+    config_.blockDim = dim3(static_cast<unsigned>(threads));
+    config_.dynamicSmemBytes = shared_bytes;
+    config_.stream = stream;
+    config_.attrs = attributes_.data();
+  }
+
+  Launcher& cluster(int blocks) {
+    auto& attribute = attributes_[config_.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+    return *this;
+  }
+
+  Launcher& overlap() {
+    auto& attribute = attributes_[config_.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return *this;
+  }
+
+  template <typename Kernel>
+  void operator()(Kernel kernel, const Params& params, std::string_view name) const {
+    check(cudaLaunchKernelEx(&config_, kernel, params), name);
+  }
+
+ private:
+  cudaLaunchConfig_t config_{};
+  std::array<cudaLaunchAttribute, 2> attributes_{};
+};
+
+template <typename T, int kSlices, bool kOutputs>
+auto kernel_of(int device) {
+  const auto kernel = ssd_forward_kernel<T, kSlices, kOutputs>;
+  // Once per device; doing it twice at the same time does no harm.
+  static std::array<bool, 64> allowed{};
+  if (device >= static_cast<int>(allowed.size()) || !allowed[device]) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(Shared<kSlices, kOutputs>)),
+          "to allow ssd_forward its shared memory");
+    if (device < static_cast<int>(allowed.size())) allowed[device] = true;
+  }
+  return kernel;
+}
+
+template <typename T, int kSlices>
+void launch_kernels(const Params& p, const Call& call, Stream stream) {
+  const int device = call.x.device.index;
+  const auto blocks = static_cast<unsigned>(call.groups() * call.blocks_per_group);
+  const auto segments = static_cast<unsigned>(p.nsegments);
+  const auto batch = static_cast<unsigned>(p.batch);
+  const unsigned units = batch * static_cast<unsigned>(call.groups() * call.units_per_group());
+  if (segments > 1) {
+    Launcher({blocks, segments - 1, batch}, kThreads, sizeof(Shared<kSlices, false>), stream)
+        .cluster(p.cluster)(kernel_of<T, kSlices, false>(device), p,
+                            "to launch ssd_forward's end states");
+    Launcher({8 * kSlices, units}, kCombineThreads, 0, stream)
+        .overlap()(combine_segments_kernel, p, "to launch ssd_forward's combination of segments");
+  }
+  Launcher outputs({blocks, segments, batch}, kThreads, sizeof(Shared<kSlices, true>), stream);
+  outputs.cluster(p.cluster);
+  if (segments > 1) outputs.overlap();
+  outputs(kernel_of<T, kSlices, true>(device), p, "to launch ssd_forward");
+}
+
+template <typename T>
+void launch_slices(const Params& p, const Call& call, Stream stream) {
+  switch (call.slices) {
+    case 1:
+      return launch_kernels<T, 1>(p, call, stream);
+    case 2:
+      return launch_kernels<T, 2>(p, call, stream);
+    case 3:
+      return launch_kernels<T, 3>(p, call, stream);
+    default:
+      return launch_kernels<T, 4>(p, call, stream);
+  }
+}
+
+}  // namespace
+
+void launch(const Call& call, Stream stream) {
+  const Params p = params_of(call);
+  if (call.x.dtype == DType::bf16) {
+    launch_slices<__nv_bfloat16>(p, call, stream);
+  } else {
+    launch_slices<__half>(p, call, stream);
+  }
+}
+
+}  // namespace adder::cuda::hopper

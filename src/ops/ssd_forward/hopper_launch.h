@@ -1,0 +1,37 @@
+#pragma once
+
+// What the host's side of the fused Hopper kernel hands to its launches. Needs no CUDA header.
+
+#include <cstdint>
+
+#include "adder/cuda_stream.h"
+#include "adder/tensor_view.h"
+
+namespace adder::cuda::hopper {
+
+inline constexpr int kChunk = 64;    ///< tokens
+inline constexpr int kColumns = 64;  ///< channels of a head that a warpgroup handles: a unit
+inline constexpr int kHeads = 2;     ///< units of a block
+
+/// The arguments of ssd_forward, checked, and how they fall into units, blocks and segments.
+struct Call {
+  ConstTensorView x, dt, A, B, C, D, z, dt_bias, initial_states;
+  TensorView y, final_states;
+  bool add_to_y;
+  bool dt_softplus;
+  float dt_min, dt_max;
+
+  std::int64_t heads_per_group, parts_per_head, blocks_per_group;
+  int slices;  ///< 64 elements of dstate each
+  std::int64_t segments, segment_tokens;
+  int cluster;
+  void* segment_states;  ///< see Params in hopper_layout.cuh; null with one segment
+  float* segment_decays;
+
+  std::int64_t units_per_group() const { return heads_per_group * parts_per_head; }
+  std::int64_t groups() const { return B.dim(2); }
+};
+
+void launch(const Call& call, Stream stream);
+
+}  // namespace adder::cuda::hopper

@@ -19,8 +19,9 @@ namespace adder::bench {
 struct DeviceWork {
   /// Puts one call on the stream: neither waits nor allocates. Repeated calls do the same work.
   std::function<void(cuda::Stream)> call;
-  /// The largest error of the first call's result, see `largest_error`, over as much of it as the
-  /// definition can be computed for in a moment. Called once, when the call is done.
+  /// The error of the first call's result over as much of it as the definition can be computed for
+  /// in a moment: the largest, see `largest_error`, or ‖got − truth‖ / ‖truth‖. Called once, when
+  /// the call is done.
   std::function<double()> error;
 };
 

@@ -6,6 +6,7 @@ namespace adder::bench {
 DeviceOpBenchmark rms_norm_device_benchmark();
 DeviceOpBenchmark gated_rms_norm_device_benchmark();
 DeviceOpBenchmark causal_conv1d_device_benchmark();
+DeviceOpBenchmark ssd_forward_device_benchmark();
 
 std::vector<DeviceOpBenchmark> device_op_benchmarks() {
   // One operation a line.
@@ -14,6 +15,7 @@ std::vector<DeviceOpBenchmark> device_op_benchmarks() {
       rms_norm_device_benchmark(),
       gated_rms_norm_device_benchmark(),
       causal_conv1d_device_benchmark(),
+      ssd_forward_device_benchmark(),
   };
   // clang-format on
 }

@@ -19,6 +19,7 @@
 #include "cuda/vector.cuh"
 #include "ops/chunk_cumsum/cuda_kernel.h"
 #include "ops/chunk_cumsum/device_plan.cuh"
+#include "ops/chunk_cumsum/time_step.cuh"
 
 namespace adder::cuda {
 namespace {
@@ -28,13 +29,6 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kHeads = 32;   // of a block
 constexpr int kTokens = 64;  // of a tile
 constexpr int kHeadsPerWarp = kHeads / kWarps;
-
-// NaN passes through.
-__device__ float time_step(float v, const DtOptions& options) {
-  if (options.softplus && v <= 20.0F) v = log1pf(expf(v));
-  v = v < options.min ? options.min : v;
-  return v > options.max ? options.max : v;
-}
 
 // Steps of the tile's tokens, zero for padding and what is not there. A thread's head is the same
 // in every round.

@@ -1,3 +1,4 @@
+#include "core/check.h"
 #include "ops/chunk_cumsum/chunk_cumsum.h"
 #include "ops/chunk_cumsum/kernels.h"
 #include "ops/ssd_step/kernels.h"
@@ -40,6 +41,7 @@ void step(const SsdStepArgs& args, std::int64_t row, std::int64_t head) {
 }  // namespace
 
 void ssd_step(const SsdStepArgs& args, ThreadPool& pool) {
+  check_host("ssd_step", "x", args.x);
   validate(args);
   check_decay("ssd_step", args.A);
   const std::int64_t nheads = args.x.dim(1);

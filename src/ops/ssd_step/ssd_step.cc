@@ -4,15 +4,15 @@
 #include "ops/chunk_cumsum/chunk_cumsum.h"
 
 namespace adder {
-
 void validate(const SsdStepArgs& args) {
   constexpr auto kOp = "ssd_step";
-  const auto check_tensor = [](const char* name, const ConstTensorView& view,
-                               std::initializer_list<std::int64_t> shape, DType dtype) {
-    check_shape(kOp, name, view, shape);
+  const Device where = args.x.device;
+  const auto check_tensor = [&](const char* name, const ConstTensorView& view,
+                                std::initializer_list<std::int64_t> shape, DType dtype) {
+    check_shape(kOp, name, view, shape, where);
     check_dtype(kOp, name, view, {dtype});
   };
-  check_shape(kOp, "x", args.x, {kAny, kAny, kAny});
+  check_shape(kOp, "x", args.x, {kAny, kAny, kAny}, where);
   check_dtype(kOp, "x", args.x, {DType::f32, DType::bf16, DType::f16});
   check_rows(kOp, "x", args.x);
   const std::int64_t batch = args.x.dim(0);
@@ -20,7 +20,12 @@ void validate(const SsdStepArgs& args) {
   const std::int64_t headdim = args.x.dim(2);
   check(nheads >= 1 && headdim >= 1, "ssd_step: x has {} heads of {}, expected at least 1 of 1",
         nheads, headdim);
-  check_tensor("dt", args.dt, {batch, nheads}, DType::f32);
+  check_shape(kOp, "dt", args.dt, {batch, nheads}, where);
+  if (where.type == DeviceType::cuda) {
+    check_dtype(kOp, "dt", args.dt, {DType::f32, args.x.dtype});
+  } else {
+    check_dtype(kOp, "dt", args.dt, {DType::f32});
+  }
   check_tensor("A", args.A, {nheads}, DType::f32);
   check_contiguous(kOp, "A", args.A);
   check_tensor("B", args.B, {batch, kAny, kAny}, args.x.dtype);

@@ -13,15 +13,18 @@
 
 #include <limits>
 
+#include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
 namespace adder {
 
+/// All tensors are in the same memory: the host's, or that of one CUDA device.
 struct SsdStepArgs {
   /// (batch, nheads, headdim) f32, bf16 or f16; rows contiguous, other strides free.
   ConstTensorView x;
-  /// (batch, nheads) f32, any strides: the time step before bias and softplus.
+  /// (batch, nheads) f32, on a CUDA device also the dtype of x, any strides: the time step before
+  /// bias and softplus.
   ConstTensorView dt;
   /// (nheads) f32, contiguous: finite and not positive.
   ConstTensorView A;
@@ -52,5 +55,13 @@ namespace cpu {
 /// or on other heads or sequences.
 void ssd_step(const SsdStepArgs& args, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Puts the work on the stream and returns. Float32 arithmetic. Reads and writes every element of
+/// the state once, fastest where its rows start at multiples of 16 bytes and dstate is a multiple
+/// of
+/// 4. Values of A are not looked at. Results do not depend on other heads or sequences.
+void ssd_step(const SsdStepArgs& args, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

@@ -4,148 +4,15 @@
 
 #include "adder/error.h"
 #include "core/cpu_tier.h"
-#include "core/half.h"
-#include "core/tensor.h"
-#include "ops/ssd_step/ref.h"
-#include "ops/ssd_step/ssd_step.h"
-#include "tests/support/compare.h"
-#include "tests/support/guarded.h"
-#include "tests/support/random.h"
+#include "ops/ssd_step/test_case.h"
 #include "tests/support/sparse.h"
 
 namespace adder {
 namespace {
 
-using test::as_good_as_plain;
-using test::Guarded;
 using test::same_bits;
-
-struct Shape {
-  std::int64_t batch = 2;
-  std::int64_t nheads = 4;
-  std::int64_t headdim = 16;
-  std::int64_t ngroups = 2;
-  std::int64_t dstate = 16;
-  DType dtype = DType::f32;
-};
-
-struct Output {
-  std::vector<float> y;
-  std::vector<float> state;
-};
-
-// Random contents for every argument. Tests change what they are about.
-struct Case {
-  Shape shape;
-  Tensor x, z, B, C, dt, A, D, dt_bias;
-  std::vector<float> state;
-  SsdStepArgs args;  // without state and y
-
-  explicit Case(const Shape& s, std::uint64_t stream = 0) : shape(s) {
-    test::Random random(stream);
-    const auto tensor = [&](std::initializer_list<std::int64_t> dims, DType dtype) {
-      // Bounded, so that the largest errors come from many elements and not from one outlier.
-      const std::vector<float> values =
-          random.uniforms(ConstTensorView(nullptr, dtype, dims).numel(), -1, 1);
-      return convert(ConstTensorView(values.data(), DType::f32, dims), dtype);
-    };
-    x = tensor({s.batch, s.nheads, s.headdim}, s.dtype);
-    z = tensor({s.batch, s.nheads, s.headdim}, s.dtype);
-    B = tensor({s.batch, s.ngroups, s.dstate}, s.dtype);
-    C = tensor({s.batch, s.ngroups, s.dstate}, s.dtype);
-    dt = tensor({s.batch, s.nheads}, DType::f32);
-    A = tensor({s.nheads}, DType::f32);
-    for (float& a : A.span<float>()) a = -std::abs(a);
-    D = tensor({s.nheads, s.headdim}, DType::f32);
-    dt_bias = tensor({s.nheads}, DType::f32);
-    state = random.uniforms(s.batch * s.nheads * s.headdim * s.dstate, -1, 1);
-    args.x = x.view;
-    args.dt = dt.view;
-    args.A = A.view;
-    args.B = B.view;
-    args.C = C.view;
-    args.D = D.view;
-    args.z = z.view;
-    args.dt_bias = dt_bias.view;
-    args.dt_softplus = true;
-  }
-
-  template <typename T>
-  Output run_as(ThreadPool& pool) const {
-    const Shape& s = shape;
-    Guarded<T> y(s.batch * s.nheads * s.headdim);
-    Guarded<float> updated(static_cast<std::int64_t>(state.size()));
-    updated.fill(state);
-    SsdStepArgs call = args;
-    call.y = y.view({s.batch, s.nheads, s.headdim});
-    call.state = updated.view({s.batch, s.nheads, s.headdim, s.dstate});
-    cpu::ssd_step(call, pool);
-    EXPECT_TRUE(y.intact());
-    EXPECT_TRUE(updated.intact());
-    Output out;
-    for (T v : y.span()) out.y.push_back(to_float(v));
-    out.state.assign(updated.span().begin(), updated.span().end());
-    return out;
-  }
-
-  Output run(ThreadPool& pool) const {
-    return shape.dtype == DType::f32    ? run_as<float>(pool)
-           : shape.dtype == DType::bf16 ? run_as<bf16>(pool)
-                                        : run_as<f16>(pool);
-  }
-
-  template <typename Real>
-  void reference(std::vector<Real>& y, std::vector<Real>& new_state) const {
-    const auto reals = [](const ConstTensorView& view) {
-      const Tensor floats = convert(view, DType::f32);
-      return std::vector<Real>(floats.span<float>().begin(), floats.span<float>().end());
-    };
-    const DtOptions options{args.dt_softplus, args.dt_min, args.dt_max};
-    const auto headdim = static_cast<std::size_t>(shape.headdim);
-    const auto dstate = static_cast<std::size_t>(shape.dstate);
-    new_state.assign(state.begin(), state.end());
-    y.clear();
-    for (std::int64_t b = 0; b < shape.batch; ++b) {
-      for (std::int64_t h = 0; h < shape.nheads; ++h) {
-        const std::int64_t group = h / (shape.nheads / shape.ngroups);
-        const auto index = static_cast<std::size_t>(b * shape.nheads + h);
-        const Real raw =
-            static_cast<Real>(dt.span<float>()[index]) +
-            (args.dt_bias.defined() ? static_cast<Real>(args.dt_bias.as<float>()[h]) : Real{0});
-        const auto D_row = !args.D.defined() ? std::vector<Real>()
-                           : args.D.rank == 2
-                               ? reals(args.D[h])
-                               : std::vector<Real>{static_cast<Real>(args.D.as<float>()[h])};
-        std::vector<Real> row(headdim);
-        ref::ssd_step_head<Real>(
-            ref::time_step(raw, options), static_cast<Real>(A.span<float>()[h]),
-            reals(args.x[b][h]), reals(args.B[b][group]), reals(args.C[b][group]), D_row,
-            std::span(new_state).subspan(index * headdim * dstate, headdim * dstate), row);
-        if (args.z.defined()) {
-          const auto gate = reals(args.z[b][h]);
-          for (std::size_t p = 0; p < headdim; ++p) row[p] *= ref::silu(gate[p]);
-        }
-        y.insert(y.end(), row.begin(), row.end());
-      }
-    }
-  }
-
-  void expect_right(const Output& got) const {
-    std::vector<double> y64;
-    std::vector<double> state64;
-    std::vector<float> y32;
-    std::vector<float> state32;
-    reference(y64, state64);
-    reference(y32, state32);
-    for (float& v : y32) {
-      v = shape.dtype == DType::bf16  ? to_float(to_bf16(v))
-          : shape.dtype == DType::f16 ? to_float(to_f16(v))
-                                      : v;
-    }
-    EXPECT_TRUE(as_good_as_plain(got.y, y64, y32)) << "y";
-    EXPECT_TRUE(as_good_as_plain(got.state, state64, state32)) << "state";
-  }
-};
+using test::StepCase;
+using test::StepShape;
 
 TEST(SsdStep, AsGoodAsPlainLoopsInEveryTierSizeAndDtype) {
   ThreadPool pool(2);
@@ -156,7 +23,7 @@ TEST(SsdStep, AsGoodAsPlainLoopsInEveryTierSizeAndDtype) {
         for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
           SCOPED_TRACE(::testing::Message() << name_of(tier) << " headdim " << headdim << " dstate "
                                             << dstate << " " << name_of(dtype));
-          const Case c({.headdim = headdim, .dstate = dstate, .dtype = dtype});
+          const StepCase c({.headdim = headdim, .dstate = dstate, .dtype = dtype});
           c.expect_right(c.run(pool));
         }
       }
@@ -168,7 +35,7 @@ TEST(SsdStep, TakesEveryOption) {
   ThreadPool pool(1);
   for (int options = 0; options < 64; ++options) {
     SCOPED_TRACE(options);
-    Case c({.nheads = 3, .headdim = 20, .ngroups = 3, .dstate = 24});
+    StepCase c({.nheads = 3, .headdim = 20, .ngroups = 3, .dstate = 24});
     const Tensor D_per_head = convert(c.dt_bias.view, DType::f32);
     if ((options & 1) != 0) c.args.D = (options & 2) != 0 ? D_per_head.view : ConstTensorView();
     if ((options & 4) != 0) c.args.z = {};
@@ -185,8 +52,8 @@ TEST(SsdStep, TakesEveryOption) {
 TEST(SsdStep, ReadsSlicesOfWiderRows) {
   // As a model calls it: x, B and C are slices of one row of the convolution's output.
   ThreadPool pool(2);
-  const Shape s{.batch = 3, .nheads = 4, .headdim = 12, .ngroups = 2, .dstate = 10};
-  Case c(s);
+  const StepShape s{.batch = 3, .nheads = 4, .headdim = 12, .ngroups = 2, .dstate = 10};
+  StepCase c(s);
   constexpr std::int64_t kWidth = 4 * 12 + 2 * 20 + 7;
   std::vector<float> rows(3 * kWidth, std::nanf(""));
   for (std::int64_t b = 0; b < s.batch; ++b) {
@@ -206,7 +73,7 @@ TEST(SsdStep, ReadsSlicesOfWiderRows) {
 
 TEST(SsdStep, OutputMayBeTheInputOrTheGate) {
   ThreadPool pool(1);
-  Case c({.headdim = 19});
+  StepCase c({.headdim = 19});
   const auto apart = c.run(pool);
   for (Tensor* target : {&c.x, &c.z}) {
     const Tensor saved = convert(target->view, DType::f32);
@@ -223,7 +90,7 @@ TEST(SsdStep, OutputMayBeTheInputOrTheGate) {
 
 TEST(SsdStep, ZeroTimeStepKeepsTheState) {
   ThreadPool pool(1);
-  Case c({});
+  StepCase c({});
   c.args.dt_softplus = false;
   c.args.dt_bias = {};
   for (float& v : c.dt.span<float>()) v = 0;
@@ -232,7 +99,7 @@ TEST(SsdStep, ZeroTimeStepKeepsTheState) {
 
 TEST(SsdStep, IsLinearInX) {
   ThreadPool pool(1);
-  Case c({.dstate = 30});
+  StepCase c({.dstate = 30});
   c.args.z = {};
   std::fill(c.state.begin(), c.state.end(), 0.0F);
   const auto once = c.run(pool);
@@ -247,8 +114,8 @@ TEST(SsdStep, IsLinearInX) {
 TEST(SsdStep, ARowDoesNotDependOnThreadsOrOtherRows_KnownBug13) {
   ThreadPool one(1);
   ThreadPool three(3);
-  const Shape s{.batch = 5, .nheads = 6, .headdim = 48, .ngroups = 2, .dstate = 64};
-  Case c(s);
+  const StepShape s{.batch = 5, .nheads = 6, .headdim = 48, .ngroups = 2, .dstate = 64};
+  StepCase c(s);
   const auto all = c.run(one);
   const auto threaded = c.run(three);
   EXPECT_TRUE(same_bits(threaded.y, all.y));
@@ -279,7 +146,7 @@ TEST(SsdStep, ExtremeDecaysStayFinite_KnownBug8) {
     const ScopedCpuTier scoped(tier);
     for (float raw : {-100.0F, 0.0F, 100.0F}) {
       for (bool softplus : {false, true}) {
-        Case c({});
+        StepCase c({});
         for (float& v : c.dt.span<float>()) v = raw;
         for (float& a : c.A.span<float>()) a = -100;  // dt · A of -1e4
         c.args.dt_bias = {};
@@ -292,7 +159,7 @@ TEST(SsdStep, ExtremeDecaysStayFinite_KnownBug8) {
 
 TEST(SsdStep, NaNShowsInsteadOfBeingClampedAway) {
   ThreadPool pool(1);
-  Case c({});
+  StepCase c({});
   c.dt.span<float>()[0] = std::nanf("");
   const auto out = c.run(pool);
   EXPECT_TRUE(std::isnan(out.y[0]));
@@ -305,8 +172,8 @@ TEST(SsdStep, OffsetsBeyond32Bits_KnownBug12) {
   test::Sparse<float> far_state(test::kBeyond32Bits + 64);
   test::Sparse<float> far_x(test::kBeyond32Bits + 64);
   if (!far_state.ok() || !far_x.ok()) GTEST_SKIP() << "the system refuses the address space";
-  const Shape s{.batch = 2, .nheads = 1, .headdim = 4, .ngroups = 1, .dstate = 8};
-  Case c(s);
+  const StepShape s{.batch = 2, .nheads = 1, .headdim = 4, .ngroups = 1, .dstate = 8};
+  StepCase c(s);
   const auto near = c.run(pool);
   for (std::int64_t b = 0; b < 2; ++b) {
     std::memcpy(far_state.data() + b * test::kBeyond32Bits, &c.state[b * 32], 32 * 4);
@@ -327,7 +194,7 @@ TEST(SsdStep, OffsetsBeyond32Bits_KnownBug12) {
 
 TEST(SsdStep, NamesTheArgumentThatIsWrong) {
   ThreadPool pool(1);
-  Case c({});
+  StepCase c({});
   std::vector<float> y(2 * 4 * 16);
   SsdStepArgs good = c.args;
   good.state = TensorView::of(c.state.data(), {2, 4, 16, 16});

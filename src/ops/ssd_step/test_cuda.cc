@@ -1,0 +1,347 @@
+// ssd_step on a CUDA device.
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+
+#include "adder/error.h"
+#include "cuda/timing.h"
+#include "ops/ssd_step/test_case.h"
+#include "tests/support/device.h"
+#include "tests/support/pooled.h"
+
+namespace adder {
+namespace {
+
+using SsdStepCuda = test::OnDevice;
+using test::DeviceBuffer;
+using test::Pooled;
+using test::same_bits;
+using test::StepCase;
+using test::StepOutput;
+using test::StepShape;
+
+constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+// A case on the device: inputs in order of their elements, outputs between canaries.
+class StepOnDevice {
+ public:
+  explicit StepOnDevice(const StepCase& c, std::int64_t misalignment = 0)
+      : args(c.args),
+        case_(c),
+        y_(c.shape.dtype, c.x.view.numel(), misalignment),
+        state_(DType::f32, static_cast<std::int64_t>(c.state.size()), misalignment) {
+    const StepShape& s = c.shape;
+    for (ConstTensorView* view :
+         {&args.x, &args.dt, &args.A, &args.B, &args.C, &args.D, &args.z, &args.dt_bias}) {
+      if (!view->defined()) continue;
+      const Tensor floats = convert(*view, DType::f32);
+      inputs_.emplace_back(view->dtype, floats.span<float>(), misalignment);
+      const ConstTensorView host = *view;
+      *view = inputs_.back().view({host.numel()});
+      view->rank = host.rank;
+      view->shape = host.shape;
+      view->strides = ConstTensorView(nullptr, host.dtype, host.dims()).strides;
+    }
+    args.y = y_.view({s.batch, s.nheads, s.headdim});
+    args.state = state_.view({s.batch, s.nheads, s.headdim, s.dstate});
+    reset();
+  }
+
+  void reset() {
+    y_.poison();
+    state_.fill(case_.state);
+  }
+  StepOutput run() {
+    cuda::ssd_step(args, nullptr);
+    return result();
+  }
+  StepOutput result(cuda::Stream stream = nullptr) const {
+    EXPECT_TRUE(y_.intact(stream));
+    EXPECT_TRUE(state_.intact(stream));
+    return {y_.values(stream), state_.values(stream)};
+  }
+
+  SsdStepArgs args;
+
+ private:
+  const StepCase& case_;
+  std::vector<DeviceBuffer> inputs_;
+  DeviceBuffer y_, state_;
+};
+
+// Many cases, judged together: see Pooled.
+class Cases {
+ public:
+  void add(const StepCase& c, std::int64_t misalignment = 0) {
+    const StepOutput got = StepOnDevice(c, misalignment).run();
+    std::vector<double> y64;
+    std::vector<double> state64;
+    std::vector<float> y32;
+    std::vector<float> state32;
+    c.reference(y64, state64);
+    c.reference(y32, state32);
+    const std::string label = fmt::format("batch {} heads {} of {} dstate {} {} misalignment {}",
+                                          c.shape.batch, c.shape.nheads, c.shape.headdim,
+                                          c.shape.dstate, name_of(c.shape.dtype), misalignment);
+    y_.add(got.y, y64, test::rounded(y32, c.shape.dtype), label + " y");
+    state_.add(got.state, state64, state32, label + " state");
+  }
+  void expect_right() const {
+    EXPECT_TRUE(y_.as_good_as_plain());
+    EXPECT_TRUE(state_.as_good_as_plain());
+  }
+
+ private:
+  Pooled y_, state_;
+};
+
+TEST_F(SsdStepCuda, AsGoodAsPlainLoopsInEverySizeAndDtype) {
+  for (DType dtype : kDTypes) {
+    for (std::int64_t dstate : {1, 3, 16, 100, 127, 128, 129, 512}) {
+      Cases cases;
+      for (std::int64_t headdim : {1, 3, 4, 15, 16, 17, 64}) {
+        for (std::int64_t misalignment : {0, 1}) {
+          cases.add(StepCase({.headdim = headdim, .dstate = dstate, .dtype = dtype}), misalignment);
+        }
+      }
+      cases.expect_right();
+    }
+  }
+}
+
+TEST_F(SsdStepCuda, EveryBatchAndNumberOfGroups) {
+  for (DType dtype : kDTypes) {
+    for (std::int64_t ngroups : {1, 2, 8}) {
+      Cases cases;
+      for (std::int64_t batch : {0, 1, 3, 70}) {
+        cases.add(StepCase({.batch = batch, .nheads = 8, .ngroups = ngroups, .dtype = dtype}));
+      }
+      cases.expect_right();
+    }
+  }
+}
+
+TEST_F(SsdStepCuda, TakesEveryOption) {
+  for (DType dtype : kDTypes) {
+    for (int options = 0; options < 128; ++options) {
+      SCOPED_TRACE(::testing::Message() << name_of(dtype) << " options " << options);
+      StepCase c({.nheads = 3, .headdim = 20, .ngroups = 3, .dstate = 24, .dtype = dtype});
+      const Tensor D_per_head = convert(c.dt_bias.view, DType::f32);
+      if ((options & 1) != 0) c.args.D = (options & 2) != 0 ? D_per_head.view : ConstTensorView();
+      if ((options & 4) != 0) c.args.z = {};
+      if ((options & 8) != 0) c.args.dt_bias = {};
+      if ((options & 16) != 0) c.args.dt_softplus = false;
+      if ((options & 32) != 0) {
+        c.args.dt_min = 0.3F;
+        c.args.dt_max = 0.7F;
+      }
+      if ((options & 64) != 0) {
+        c.dt = convert(c.dt.view, dtype);
+        c.args.dt = c.dt.view;
+      }
+      Cases cases;
+      cases.add(c);
+      cases.expect_right();
+    }
+  }
+}
+
+TEST_F(SsdStepCuda, ReadsSlicesOfWiderRows) {
+  // As a model calls it: x, B and C are slices of one row of the convolution's output.
+  for (std::int64_t gap : {7, 16}) {
+    const StepCase c({.batch = 3, .nheads = 4, .headdim = 12, .ngroups = 2, .dstate = 10});
+    const StepOutput packed = StepOnDevice(c).run();
+    const std::int64_t width = 48 + 20 + 20 + gap;
+    std::vector<float> rows(static_cast<std::size_t>(3 * width), std::nanf(""));
+    for (std::int64_t b = 0; b < 3; ++b) {
+      float* row = rows.data() + b * width;
+      std::memcpy(row, c.x.as<float>() + b * 48, 48 * 4);
+      std::memcpy(row + 48, c.B.as<float>() + b * 20, 20 * 4);
+      std::memcpy(row + 68, c.C.as<float>() + b * 20, 20 * 4);
+    }
+    const DeviceBuffer memory(DType::f32, rows);
+    const ConstTensorView whole = memory.view({3, width});
+    StepOnDevice call(c);
+    call.args.x = whole.narrow(1, 0, 48).split_last(4);
+    call.args.B = whole.narrow(1, 48, 20).split_last(2);
+    call.args.C = whole.narrow(1, 68, 20).split_last(2);
+    const StepOutput sliced = call.run();
+    EXPECT_TRUE(same_bits(sliced.y, packed.y));
+    EXPECT_TRUE(same_bits(sliced.state, packed.state));
+  }
+}
+
+TEST_F(SsdStepCuda, OutputMayBeTheInputOrTheGate) {
+  for (DType dtype : kDTypes) {
+    const StepCase c({.headdim = 19, .dtype = dtype});
+    const StepOutput apart = StepOnDevice(c).run();
+    for (bool over_x : {false, true}) {
+      StepOnDevice call(c);
+      const ConstTensorView& over = over_x ? call.args.x : call.args.z;
+      call.args.y = TensorView(const_cast<void*>(over.data), dtype, over.dims(), over.device);
+      cuda::ssd_step(call.args, nullptr);
+      const Tensor got = convert(cuda::to_host(call.args.y).view, DType::f32);
+      EXPECT_TRUE(same_bits(got.span<float>(), apart.y)) << name_of(dtype);
+    }
+  }
+}
+
+TEST_F(SsdStepCuda, ARowEqualsTheRowAlone_KnownBug13) {
+  const StepShape s{.batch = 5, .nheads = 6, .headdim = 48, .ngroups = 2, .dstate = 64};
+  const StepCase c(s);
+  const StepOutput all = StepOnDevice(c).run();
+  const std::size_t state_size = 6 * 48 * 64;
+  for (std::int64_t b = 0; b < s.batch; ++b) {
+    StepCase row = c;
+    row.shape.batch = 1;
+    for (ConstTensorView* view :
+         {&row.args.x, &row.args.z, &row.args.B, &row.args.C, &row.args.dt}) {
+      *view = view->narrow(0, b, 1);
+    }
+    row.x.view = row.x.view.narrow(0, b, 1);
+    const auto begin = c.state.begin() + b * static_cast<std::ptrdiff_t>(state_size);
+    row.state.assign(begin, begin + static_cast<std::ptrdiff_t>(state_size));
+    const StepOutput alone = StepOnDevice(row).run();
+    const auto at = static_cast<std::size_t>(b);
+    EXPECT_TRUE(same_bits(alone.y, std::span(all.y).subspan(at * 288, 288)));
+    EXPECT_TRUE(same_bits(alone.state, std::span(all.state).subspan(at * state_size, state_size)));
+  }
+}
+
+TEST_F(SsdStepCuda, ZeroTimeStepKeepsTheState) {
+  for (DType dtype : kDTypes) {
+    StepCase c({.dtype = dtype});
+    c.args.dt_softplus = false;
+    c.args.dt_bias = {};
+    for (float& v : c.dt.span<float>()) v = 0;
+    EXPECT_TRUE(same_bits(StepOnDevice(c).run().state, c.state));
+  }
+}
+
+TEST_F(SsdStepCuda, ExtremeDecaysStayFinite_KnownBug8) {
+  for (float raw : {-100.0F, 0.0F, 100.0F}) {
+    for (bool softplus : {false, true}) {
+      StepCase c({});
+      for (float& v : c.dt.span<float>()) v = raw;
+      for (float& a : c.A.span<float>()) a = -100;  // dt · A of -1e4
+      c.args.dt_bias = {};
+      c.args.dt_softplus = softplus;
+      c.expect_right(StepOnDevice(c).run());
+    }
+  }
+}
+
+TEST_F(SsdStepCuda, NaNShowsInsteadOfBeingClampedAway) {
+  const StepCase c({});
+  c.dt.span<float>()[0] = std::nanf("");
+  const StepOutput out = StepOnDevice(c).run();
+  EXPECT_TRUE(std::isnan(out.y[0]));
+  EXPECT_FALSE(std::isnan(out.y[16]));
+}
+
+TEST_F(SsdStepCuda, RepeatedAndCapturedCallsGiveTheSameBits) {
+  const StepCase c({.batch = 3, .headdim = 64, .dstate = 128, .dtype = DType::bf16});
+  StepOnDevice call(c);
+  const StepOutput expected = call.run();
+  call.reset();
+  const StepOutput again = call.run();
+  EXPECT_TRUE(same_bits(again.y, expected.y));
+  EXPECT_TRUE(same_bits(again.state, expected.state));
+  const cuda::OwnedStream stream;
+  const cuda::Graph graph(stream, [&] { cuda::ssd_step(call.args, stream); });
+  for (int replay = 0; replay < 2; ++replay) {
+    call.reset();
+    graph.launch(stream);
+    const StepOutput captured = call.result(stream);
+    EXPECT_TRUE(same_bits(captured.y, expected.y));
+    EXPECT_TRUE(same_bits(captured.state, expected.state));
+  }
+}
+
+TEST_F(SsdStepCuda, OffsetsBeyond32Bits_KnownBug12) {
+  // Two sequences whose states lie 2^31 elements apart.
+  constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64;
+  constexpr std::int64_t kSize = 4 * 8;
+  std::shared_ptr<std::byte> memory;
+  try {
+    memory = cuda::allocate(static_cast<std::size_t>(kFar + kSize) * sizeof(float));
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const StepCase c({.batch = 2, .nheads = 1, .headdim = 4, .ngroups = 1, .dstate = 8});
+  const StepOutput near = StepOnDevice(c).run();
+  StepOnDevice call(c);
+  TensorView far(memory.get(), DType::f32, {2, 1, 4, 8}, call.args.state.device);
+  far.strides[0] = kFar;
+  for (std::int64_t b = 0; b < 2; ++b) {
+    cuda::copy_to_device(far[b].data, &c.state[static_cast<std::size_t>(b * kSize)], kSize * 4,
+                         nullptr);
+  }
+  call.args.state = far;
+  cuda::ssd_step(call.args, nullptr);
+  for (std::int64_t b = 0; b < 2; ++b) {
+    std::vector<float> got(kSize);
+    cuda::copy_to_host(got.data(), far[b].data, kSize * 4, nullptr);
+    EXPECT_TRUE(
+        same_bits(got, std::span(near.state).subspan(static_cast<std::size_t>(b * kSize), kSize)));
+  }
+}
+
+// ---- what needs no device -----------------------------------------------------------------------
+
+TEST(SsdStepCudaErrors, NameTheArgumentThatIsWrong) {
+  static std::byte memory[64];
+  const auto view = [](DType dtype, std::initializer_list<std::int64_t> dims) {
+    return TensorView(memory, dtype, dims, {DeviceType::cuda, 0});
+  };
+  SsdStepArgs good;
+  good.x = view(DType::bf16, {2, 4, 16});
+  good.dt = view(DType::bf16, {2, 4});
+  good.A = view(DType::f32, {4});
+  good.B = view(DType::bf16, {2, 2, 16});
+  good.C = good.B;
+  good.state = view(DType::f32, {2, 4, 16, 16});
+  good.y = view(DType::bf16, {2, 4, 16});
+  const auto error_of = [&](auto&& change) {
+    SsdStepArgs args = good;
+    change(args);
+    try {
+      validate(args);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_of([](auto&) {}), "no error");
+  EXPECT_EQ(error_of([](auto& a) { a.dt.dtype = DType::f32; }), "no error");
+  EXPECT_EQ(error_of([](auto& a) { a.dt.dtype = DType::f16; }),
+            "ssd_step: dt has dtype f16, expected f32 or bf16");
+  EXPECT_EQ(error_of([](auto& a) { a.state.device = {}; }),
+            "ssd_step: state is in host memory, expected it in memory of CUDA device 0");
+  ThreadPool pool(1);
+  try {
+    cpu::ssd_step(good, pool);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "ssd_step: x is in memory of CUDA device 0, expected it in host memory");
+  }
+  const StepCase host({});
+  SsdStepArgs on_host = host.args;
+  std::vector<float> y(2 * 4 * 16);
+  std::vector<float> state = host.state;
+  on_host.y = TensorView::of(y.data(), {2, 4, 16});
+  on_host.state = TensorView::of(state.data(), {2, 4, 16, 16});
+  try {
+    cuda::ssd_step(on_host, nullptr);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "ssd_step: x is in host memory, expected it in memory of a CUDA device");
+  }
+}
+
+}  // namespace
+}  // namespace adder

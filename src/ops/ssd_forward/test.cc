@@ -109,15 +109,7 @@ TEST(SsdForward, PrefillThenStepsEqualsPrefill_KnownBug3) {
       next += static_cast<std::size_t>(n * 80);
     }
     for (std::int64_t t = n; t < 75; ++t) {
-      const auto at = [&](const auto& view) {  // drops the dimension of tokens
-        auto token = view.narrow(1, t, 1);
-        for (int d = 1; d + 1 < token.rank; ++d) {
-          token.shape[d] = token.shape[d + 1];
-          token.strides[d] = token.strides[d + 1];
-        }
-        --token.rank;
-        return token;
-      };
+      const auto at = [&](const auto& view) { return test::token_of(view, t); };
       const SsdForwardArgs& a = whole.args;
       cpu::ssd_step({.x = at(a.x),
                      .dt = at(a.dt),

@@ -41,6 +41,18 @@ inline std::vector<float> to_floats(const ConstTensorView& view) {
   return {floats.span<float>().begin(), floats.span<float>().end()};
 }
 
+/// Token `t` of a view (batch, seqlen, ...), as ssd_step takes it.
+template <typename View>
+View token_of(const View& view, std::int64_t t) {
+  View token = view.narrow(1, t, 1);
+  for (int d = 1; d + 1 < token.rank; ++d) {
+    token.shape[d] = token.shape[d + 1];
+    token.strides[d] = token.strides[d + 1];
+  }
+  --token.rank;
+  return token;
+}
+
 struct SsdOutput {
   std::vector<float> y;
   std::vector<float> final_states;

@@ -11,6 +11,7 @@
 #include "ops/compute_out/compute_out.h"
 #include "ops/fwd_pass_state/fwd_pass_state.h"
 #include "ops/ssd_forward/test_device.h"
+#include "ops/ssd_step/ssd_step.h"
 
 namespace adder {
 namespace {
@@ -162,6 +163,45 @@ TEST_F(SsdForwardCuda, MixedExtremeStepsKeepTheirOrder_KnownBug8) {
 
 TEST_F(SsdForwardCuda, AllEqualInputsStayFinite_KnownBug8) {
   by_every_choice(test::all_equal_inputs_stay_finite);
+}
+
+TEST_F(SsdForwardCuda, PrefillThenStepsEqualsPrefill_KnownBug3) {
+  constexpr std::int64_t kSeqlen = kQ + 11;
+  for (DType dtype : kDTypes) {
+    const SsdCase whole(
+        {.batch = 2, .seqlen = kSeqlen, .nheads = 4, .headdim = 20, .ngroups = 2, .dtype = dtype});
+    const test::SsdJudge judge(whole);
+    for (std::int64_t n : {std::int64_t{0}, std::int64_t{1}, kQ - 1, kQ, kQ + 1, kSeqlen - 1}) {
+      SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << n << " tokens of prefill");
+      SsdCase part = whole;
+      part.narrow(0, n);
+      const SsdOutput prefill = SsdOnDevice(part).run();
+      SsdOnDevice steps(whole);
+      const DeviceBuffer state(DType::f32, prefill.final_states);
+      for (std::int64_t t = n; t < kSeqlen; ++t) {
+        const auto at = [&](const auto& view) { return test::token_of(view, t); };
+        const SsdForwardArgs& a = steps.args;
+        cuda::ssd_step({.x = at(a.x),
+                        .dt = at(a.dt),
+                        .A = a.A,
+                        .B = at(a.B),
+                        .C = at(a.C),
+                        .D = a.D,
+                        .z = at(a.z),
+                        .dt_bias = a.dt_bias,
+                        .dt_softplus = true,
+                        .state = state.view({2, 4, 20, 16}),
+                        .y = at(a.y)},
+                       nullptr);
+      }
+      SsdOutput got = steps.result();
+      got.final_states = state.values();
+      for (std::int64_t b = 0; b < 2; ++b) {
+        std::copy_n(prefill.y.begin() + b * n * 80, n * 80, got.y.begin() + b * kSeqlen * 80);
+      }
+      judge.expect_right(got);
+    }
+  }
 }
 
 TEST_F(SsdForwardCuda, RunsAndReplaysAgreeBitForBit) {

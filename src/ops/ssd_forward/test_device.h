@@ -77,14 +77,12 @@ class SsdOnDevice {
   std::optional<DeviceBuffer> workspace_;
 };
 
-/// What a case's results are judged by: the recurrence in float64, allowing what the recurrence in
-/// float32 costs; of 16-bit inputs, what the plain chunked algorithm with rounded factors does.
+/// What a case's results are judged by: the recurrence in float64, allowing what the plain chunked
+/// algorithm costs.
 class SsdJudge {
  public:
   explicit SsdJudge(const SsdCase& c)
-      : truth_(ref::ssd_forward<double>(c.args)),
-        plain_(c.shape.dtype == DType::f32 ? ref::ssd_forward<float>(c.args)
-                                           : plain_chunked(c.args)) {
+      : truth_(ref::ssd_forward<double>(c.args)), plain_(plain_chunked(c.args)) {
     plain_.y = rounded(plain_.y, c.shape.dtype);
   }
 

@@ -65,11 +65,11 @@ double matrix_flops(const MatrixKernel& kernel, int multiprocessors, double seco
   const double allowed = 1e-4 * std::sqrt(kernel.depth);
   for (int row = 0; row < kRows; ++row) {
     for (int column = 0; column < kernel.columns; ++column) {
+      const bf16* a_row = a.data() + std::int64_t{row} * kernel.depth;
+      const bf16* b_row = b.data() + std::int64_t{column} * kernel.depth;
       double truth = 0;
       for (int k = 0; k < kernel.depth; ++k) {
-        truth +=
-            static_cast<double>(to_float(a[static_cast<std::size_t>(row * kernel.depth + k)])) *
-            static_cast<double>(to_float(b[static_cast<std::size_t>(column * kernel.depth + k)]));
+        truth += static_cast<double>(to_float(a_row[k])) * static_cast<double>(to_float(b_row[k]));
       }
       const double got = d.as<float>()[row * kernel.columns + column];
       check(std::abs(got - truth) <= allowed,

@@ -1,6 +1,7 @@
 // The launches of the fused Hopper kernel.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 
@@ -113,7 +114,7 @@ template <typename T, int kSlices, bool kOutputs>
 auto kernel_of(int device) {
   const auto kernel = ssd_forward_kernel<T, kSlices, kOutputs>;
   // Once per device; doing it twice at the same time does no harm.
-  static std::array<bool, 64> allowed{};
+  static std::array<std::atomic<bool>, 64> allowed{};
   if (device >= static_cast<int>(allowed.size()) || !allowed[device]) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(Shared<kSlices, kOutputs>)),

@@ -10,11 +10,10 @@
 #include <string_view>
 
 #include "adder/cuda_stream.h"
+#include "core/ceil_div.h"
 #include "cuda/check.h"
 
 namespace adder::cuda {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Shared memory that a block gets without asking.
 inline constexpr std::size_t kDefaultSharedBytes = 48 * 1024;

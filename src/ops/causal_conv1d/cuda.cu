@@ -1,12 +1,11 @@
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "cuda/check.h"
 #include "ops/causal_conv1d/cuda_kernel.cuh"
 
 namespace adder::cuda::conv {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // How many tokens a warp walks through: few enough for two rounds of all warps that fit the device,
 // but not so few that the width - 1 rows before a run are a large share of it. Sequences shorter

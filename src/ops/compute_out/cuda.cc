@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/dispatch.h"
 #include "cuda/device.h"
 #include "cuda/layout.h"
@@ -12,8 +13,6 @@ namespace {
 // Blocks per multiprocessor that keep it busy; heads beyond that share a block, and with it C Bᵀ.
 constexpr std::int64_t kBlocksWanted = 8;
 constexpr std::int64_t kMostItems = 16;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <typename Void>
 OutTensor<Void> out_tensor(const BasicTensorView<Void>& view) {

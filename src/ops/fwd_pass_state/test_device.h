@@ -43,4 +43,23 @@ struct ChunkInputsOnDevice {
   Tensor x, B, C, z, D, dt, dA_cumsum;
 };
 
+/// Calls `run` with inputs whose plan makes no sense in one way after another. Nothing is promised
+/// of the results, but nothing else may be touched, and the call must end.
+template <typename Run>
+void with_senseless_plans(const ChunkInputs& in, Run&& run) {
+  for (int round = 0; round < 6; ++round) {
+    ChunkInputs bad = in;
+    const std::int64_t large = std::int64_t{1} << 60;
+    Chunk& chunk = bad.chunks[1];
+    if (round == 0) chunk.begin = large;
+    if (round == 1) chunk.begin = -5;
+    if (round == 2) chunk.length = large;
+    if (round == 3) chunk.row = 2;
+    if (round == 4) chunk.sequence = large;
+    if (round == 5) chunk.length = -1;
+    bad.plan.chunks = bad.chunks;
+    run(bad);
+  }
+}
+
 }  // namespace adder::test

@@ -13,13 +13,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/math.cuh"
+#include "cuda/tensor_core.cuh"
+
 namespace adder::cuda {
 
 // ---- addresses ----------------------------------------------------------------------------------
-
-__device__ inline std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
 
 /// Byte offset in a swizzled tile of 16-byte block `block` (0 to 7) of `row`.
 __device__ inline std::uint32_t swizzled(int row, int block) {
@@ -31,8 +30,7 @@ __device__ inline std::uint32_t swizzled(int row, int block) {
 using Barrier = std::uint64_t;
 
 __device__ inline void init_barrier(Barrier* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(arrivals)
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(to_shared(barrier)), "r"(arrivals)
                : "memory");
 }
 
@@ -42,8 +40,7 @@ __device__ inline void fence_barrier_init() {
 }
 
 __device__ inline void arrive(Barrier* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(to_shared(barrier)) : "memory");
 }
 
 /// Arrives at the same barrier of another block of the cluster.
@@ -53,17 +50,16 @@ __device__ inline void arrive_at(Barrier* barrier, std::uint32_t block_rank) {
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "}\n" ::"r"(to_shared(barrier)),
       "r"(block_rank)
       : "memory");
 }
 
 /// Arrives and announces bytes that the copy engine will bring in this phase.
 __device__ inline void arrive_expecting(Barrier* barrier, std::uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(to_shared(barrier)),
+               "r"(bytes)
+               : "memory");
 }
 
 /// Waits until the phase of this parity is over: for the n-th use (from 0) of a barrier, n % 2.
@@ -74,7 +70,7 @@ __device__ inline void wait(Barrier* barrier, std::uint32_t parity) {
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "}\n" ::"r"(to_shared(barrier)),
       "r"(parity)
       : "memory");
 }
@@ -120,8 +116,8 @@ struct Box {
 __device__ inline void load_box(void* tile, const CUtensorMap& map, Barrier* barrier, Box box) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(tile)),
-      "l"(&map), "r"(shared_address(barrier)), "r"(box.c0), "r"(box.c1), "r"(box.c2), "r"(box.c3)
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to_shared(tile)),
+      "l"(&map), "r"(to_shared(barrier)), "r"(box.c0), "r"(box.c1), "r"(box.c2), "r"(box.c3)
       : "memory");
 }
 
@@ -130,8 +126,8 @@ __device__ inline void load_box_multicast(void* tile, const CUtensorMap& map, Ba
                                           Box box, std::uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared_address(tile)),
-      "l"(&map), "r"(shared_address(barrier)), "h"(blocks), "r"(box.c0), "r"(box.c1), "r"(box.c2),
+      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to_shared(tile)),
+      "l"(&map), "r"(to_shared(barrier)), "h"(blocks), "r"(box.c0), "r"(box.c1), "r"(box.c2),
       "r"(box.c3)
       : "memory");
 }
@@ -141,7 +137,7 @@ __device__ inline void store_box(const CUtensorMap& map, const void* tile, Box b
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
           &map),
-      "r"(shared_address(tile)), "r"(box.c0), "r"(box.c1), "r"(box.c2), "r"(box.c3)
+      "r"(to_shared(tile)), "r"(box.c0), "r"(box.c1), "r"(box.c2), "r"(box.c3)
       : "memory");
 }
 
@@ -192,24 +188,7 @@ __device__ inline void give_registers() {
 
 // ---- fragments ----------------------------------------------------------------------------------
 
-/// Four 8 × 8 matrices of 16-bit elements; lane l names the row l % 8 of matrix l / 8. A thread
-/// gets of matrix m the elements (lane / 4, 2 (lane % 4) + {0, 1}).
-__device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-/// The same, of the transposed matrices.
-__device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-/// The inverse of load_matrices.
+/// The inverse of ldmatrix_x4.
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t r0, std::uint32_t r1,
                                       std::uint32_t r2, std::uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
@@ -220,13 +199,6 @@ __device__ inline void store_matrices(std::uint32_t address, std::uint32_t r0, s
 __device__ inline std::uint32_t load_shared(std::uint32_t address) {
   std::uint32_t out = 0;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(out) : "r"(address) : "memory");
-  return out;
-}
-
-/// 2^v, to about 2 units in the last place; results below the smallest normal number are zero.
-__device__ inline float fast_exp2(float v) {
-  float out = 0;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));
   return out;
 }
 
@@ -285,12 +257,6 @@ __device__ inline void pin(std::uint32_t (&operand)[kCount][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(operand[k][i])::"memory");
   }
-}
-
-template <int kCount>
-__device__ inline void pin(std::uint32_t (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
 /// Describes a swizzled tile to the matrix units. Operand B of a product, n × k:

@@ -15,21 +15,27 @@
 
 namespace adder::cuda {
 
-/// Four 8 × 8 matrices of 16-bit elements; lane l names the row l % 8 of matrix l / 8. A lane gets
-/// of each matrix the pair (g, 2t).
-__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
+/// Four 8 × 8 matrices of 16-bit elements; lane l names the row l % 8 of matrix l / 8, by its
+/// address or that in shared memory. A lane gets of each matrix the pair (g, 2t).
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(to_shared(row))
+               : "r"(row)
                : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
+  ldmatrix_x4(r, to_shared(row));
 }
 
 /// The same, of the transposed matrices.
-__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) {
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(to_shared(row))
+               : "r"(row)
                : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) {
+  ldmatrix_x4_trans(r, to_shared(row));
 }
 
 /// d += a (16 × 8) · b (8 × 8) of tf32: floats of 11 significant bits. A lane holds of a the

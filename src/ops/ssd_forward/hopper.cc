@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "core/ceil_div.h"
 #include "core/check.h"
 #include "core/workspace.h"
 #include "cuda/device.h"
@@ -17,8 +18,6 @@
 
 namespace adder::cuda::hopper {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr std::int64_t kMaxHeaddim = 256;
 /// States of up to kPassDstate are computed in one pass. Larger ones in two, since the parts of y
@@ -195,9 +194,7 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
             .y = args.y,
             .final_states = part(args.final_states),
             .add_to_y = !first,
-            .dt_softplus = args.dt_softplus,
-            .dt_min = args.dt_min,
-            .dt_max = args.dt_max,
+            .dt_options = {args.dt_softplus, args.dt_min, args.dt_max},
             .heads_per_group = s.nheads / s.ngroups,
             .parts_per_head = s.parts_per_head,
             .blocks_per_group = s.blocks_per_group,

@@ -43,9 +43,7 @@ Params params_of(const Call& call) {
   p.dt = call.dt.data;
   p.dt_strides = strides_of(call.dt);
   p.dt_is_float = call.dt.dtype == DType::f32;
-  p.dt_softplus = call.dt_softplus;
-  p.dt_min = call.dt_min;
-  p.dt_max = call.dt_max;
+  p.dt_options = call.dt_options;
   p.A = static_cast<const float*>(call.A.data);
   p.dt_bias = static_cast<const float*>(call.dt_bias.data);
   p.D = static_cast<const float*>(call.D.data);

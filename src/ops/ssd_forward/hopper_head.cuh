@@ -65,7 +65,7 @@ class Head : public State<T, kSlices, true> {
 
   /// Begins scores = C Bᵀ and y = C Sᵀ with all operands in shared memory.
   __device__ void begin_C(float (&scores)[32], float (&y)[32], int state) const {
-    const std::uint64_t B = describe_tile(shared_address(shared_.bc[bc_.index]));
+    const std::uint64_t B = describe_tile(to_shared(shared_.bc[bc_.index]));
     const std::uint64_t C = B + tile_offset(kSlices * kTileBytes);
     const std::uint64_t S = describe_tile(state_tile(state, 0));
     pin(scores);
@@ -97,8 +97,8 @@ class Head : public State<T, kSlices, true> {
 
   __device__ void decays_of(Decays& decays, const float2 (&near)[4], const float2 (&far)[4],
                             float s0, float s1) const {
-    decays.row0 = fast_exp2(s0);
-    decays.row1 = fast_exp2(s1);
+    decays.row0 = exp2_approx(s0);
+    decays.row1 = exp2_approx(s1);
 #pragma unroll
     for (int k = 0; k < 4; ++k) decays_of_step(decays.of + 8 * k, k, near[k], far[k], s0, s1);
   }
@@ -112,10 +112,10 @@ class Head : public State<T, kSlices, true> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 t = half == 0 ? near : far;
-      out[4 * half] = fast_exp2(s0 - t.x);
-      out[4 * half + 1] = fast_exp2(s0 - t.y);
-      out[4 * half + 2] = fast_exp2(s1 - t.x);
-      out[4 * half + 3] = fast_exp2(s1 - t.y);
+      out[4 * half] = exp2_approx(s0 - t.x);
+      out[4 * half + 1] = exp2_approx(s0 - t.y);
+      out[4 * half + 2] = exp2_approx(s1 - t.x);
+      out[4 * half + 3] = exp2_approx(s1 - t.y);
       if (k == warp_) {
         const int column = 16 * k + 8 * half + column_;
         if (column > row_) out[4 * half] = 0.0F;
@@ -150,7 +150,7 @@ class Head : public State<T, kSlices, true> {
 
   /// y += operand · x.
   __device__ void multiply_x(float (&y)[32], const std::uint32_t (&operand)[4][4]) const {
-    const std::uint64_t x = describe_tile(shared_address(shared_.x[xs_.index][h_]));
+    const std::uint64_t x = describe_tile(to_shared(shared_.x[xs_.index][h_]));
     pin(y);
     begin_products();
 #pragma unroll
@@ -202,7 +202,7 @@ class Head : public State<T, kSlices, true> {
     if constexpr (!kFirst) send_y(c - 1, shared_.y[h_][c % 2]);
     std::uint32_t weighted_x[4][4];
     weigh_x(weighted_x, chunk.x);
-    decay_state(fast_exp2(chunk.last));
+    decay_state(exp2_approx(chunk.last));
     add_to_state(weighted_x);
     decays_of(decays, chunk.near, chunk.far, chunk.s0, chunk.s1);
     wait_products<1>();
@@ -250,7 +250,7 @@ class Head : public State<T, kSlices, true> {
       decay_step(weights[k], k, scores + 8 * k, decays);
     }
     pin(weights);
-    decay_rows(y, fast_exp2(s0), fast_exp2(s1));
+    decay_rows(y, exp2_approx(s0), exp2_approx(s1));
   }
 
   /// For large states: one product after another.
@@ -273,7 +273,7 @@ class Head : public State<T, kSlices, true> {
       for (int k = 0; k < 4; ++k) load_x_step(x[k], k);
       multiply_x(y, weights);
       const float last = shared_.sums[xs_.index][h_][kChunk - 1];
-      decay_state(fast_exp2(last));
+      decay_state(exp2_approx(last));
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         weigh_step(x[k], x_weights(16 * k + column_, last), x_weights(16 * k + 8 + column_, last));
@@ -299,7 +299,7 @@ class Head : public State<T, kSlices, true> {
 
   /// y += D x for a D of each channel; a D of the head is on the diagonal of the scores.
   __device__ void add_skip(float (&y)[32], int stage) const {
-    const std::uint32_t tile = shared_address(shared_.x[stage][h_]);
+    const std::uint32_t tile = to_shared(shared_.x[stage][h_]);
     const float* skip = shared_.skip[h_];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -326,7 +326,7 @@ class Head : public State<T, kSlices, true> {
   }
 
   __device__ void store_y_tile(const float (&y)[32], unsigned char* to) const {
-    const std::uint32_t tile = shared_address(to);
+    const std::uint32_t tile = to_shared(to);
     const int matrix = lane_ / 8;
     const int row = 16 * warp_ + matrix % 2 * 8 + lane_ % 8;
 #pragma unroll
@@ -370,9 +370,7 @@ class Head : public State<T, kSlices, true> {
                   [](float y, float so_far) { return y + so_far; });
     }
     if (p_.z != nullptr) {
-      each_output(p_.z, p_.z_strides, token, y, [](float y, float z) {
-        return y * __fdividef(z, 1.0F + fast_exp2(-z * kLog2e));
-      });
+      each_output(p_.z, p_.z_strides, token, y, [](float y, float z) { return y * silu<T>(z); });
     }
   }
 

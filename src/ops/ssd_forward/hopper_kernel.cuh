@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kCombineThreads)
 #pragma unroll 8
   for (int segment = 1; segment < p.nsegments; ++segment) {
     const float4 v = at[segment * quads];
-    const float decay = fast_exp2(p.segment_decays[first + segment - 1]);
+    const float decay = exp2_approx(p.segment_decays[first + segment - 1]);
     sum = {sum.x * decay + v.x, sum.y * decay + v.y, sum.z * decay + v.z, sum.w * decay + v.w};
     at[segment * quads] = sum;
   }

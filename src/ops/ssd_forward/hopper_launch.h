@@ -6,6 +6,7 @@
 
 #include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
+#include "ops/chunk_cumsum/chunk_cumsum.h"
 
 namespace adder::cuda::hopper {
 
@@ -18,8 +19,7 @@ struct Call {
   ConstTensorView x, dt, A, B, C, D, z, dt_bias, initial_states;
   TensorView y, final_states;
   bool add_to_y;
-  bool dt_softplus;
-  float dt_min, dt_max;
+  DtOptions dt_options;
 
   std::int64_t heads_per_group, parts_per_head, blocks_per_group;
   int slices;  ///< 64 elements of dstate each

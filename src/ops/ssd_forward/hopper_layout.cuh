@@ -18,7 +18,6 @@ constexpr int kMaxStages = 4;
 // 2^-160 is zero in float32. The floor keeps prefix sums small, so that after a token that forgets
 // everything the differences of later ones are still exact to 2^-11.
 constexpr float kMinLogDecay = -160.0F;
-constexpr float kLog2e = 1.4426950408889634F;
 
 struct Strides {
   std::int64_t batch, token, head;
@@ -29,8 +28,7 @@ struct Params {
   const void* dt;
   Strides dt_strides;
   bool dt_is_float;
-  bool dt_softplus;
-  float dt_min, dt_max;
+  DtOptions dt_options;
   const float* A;
   const float* dt_bias;  // or null
   const float* D;        // or null

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/chunk_cumsum/time_step.cuh"
 #include "ops/ssd_forward/hopper_layout.cuh"
 
 namespace adder::cuda::hopper {
@@ -54,15 +55,6 @@ __device__ inline void produce_x(const Params& p, Shared<kSlices, kOutputs>& sha
   }
 }
 
-__device__ inline float softplus(float v) { return v > 20.0F ? v : log1pf(expf(v)); }
-
-/// dt of a token, after bias, softplus and limits; NaN stays NaN.
-__device__ inline float time_step(const Params& p, float raw, float bias) {
-  float dt = raw + bias;
-  if (p.dt_softplus) dt = softplus(dt);
-  return dt < p.dt_min ? p.dt_min : dt > p.dt_max ? p.dt_max : dt;
-}
-
 __device__ inline float log_decay(float dt, float A_log2) {
   const float a = dt * A_log2;
   return a < kMinLogDecay ? kMinLogDecay : a;
@@ -91,8 +83,8 @@ __device__ inline void sum_chunk(Shared<kSlices, kOutputs>& shared, int h, RingP
   reinterpret_cast<float2*>(shared.offsets[xs.index][h])[lane] = offset;
   if constexpr (L::kStoreWeights) {
     const float last = __shfl_sync(0xffffffffU, sum, 31);
-    reinterpret_cast<float2*>(shared.weights[xs.index][h])[lane] = {fast_exp2(last - offset.x),
-                                                                    fast_exp2(last - offset.y)};
+    reinterpret_cast<float2*>(shared.weights[xs.index][h])[lane] = {exp2_approx(last - offset.x),
+                                                                    exp2_approx(last - offset.y)};
   }
   arrive(&shared.x_full[xs.index][h]);
   xs.advance(L::kXStages);
@@ -106,7 +98,7 @@ __device__ inline void produce_sums(const Params& p, Shared<kSlices, kOutputs>& 
   const Unit unit = unit_of(p, place, h);
   if (!unit.exists) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float A_log2 = p.A[unit.head] * kLog2e;
+  const float A_log2 = p.A[unit.head] * kLog2E;
   const float bias = p.dt_bias != nullptr ? p.dt_bias[unit.head] : 0.0F;
   const std::int64_t base = place.batch * p.dt_strides.batch + unit.head * p.dt_strides.head;
   // Raw values are fetched kAhead chunks before they are summed, and converted only then: a
@@ -135,9 +127,10 @@ __device__ inline void produce_sums(const Params& p, Shared<kSlices, kOutputs>& 
       const float raw0 = value_of(raw[i].x);
       const float raw1 = value_of(raw[i].y);
       raw[i] = {bits_at(token + kAhead * kChunk), bits_at(token + kAhead * kChunk + 1)};
-      sum_chunk<kSlices, kOutputs>(shared, h, xs, A_log2,
-                                   token < place.end_token ? time_step(p, raw0, bias) : 0.0F,
-                                   token + 1 < place.end_token ? time_step(p, raw1, bias) : 0.0F);
+      sum_chunk<kSlices, kOutputs>(
+          shared, h, xs, A_log2,
+          token < place.end_token ? time_step(raw0 + bias, p.dt_options) : 0.0F,
+          token + 1 < place.end_token ? time_step(raw1 + bias, p.dt_options) : 0.0F);
       token += kChunk;
     }
   }

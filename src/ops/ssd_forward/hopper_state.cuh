@@ -115,7 +115,7 @@ class State {
   }
 
   __device__ std::uint32_t state_tile(int which, int slice) const {
-    return shared_address(shared_.states[h_][which]) + slice * kTileBytes;
+    return to_shared(shared_.states[h_][which]) + slice * kTileBytes;
   }
 
   /// The state in 16 bits, [channel][64 n] a slice, for the next chunk's products with C.
@@ -177,22 +177,22 @@ class State {
   /// Shared memory to registers. Whatever reads shared memory comes before the products that are to
   /// overlap with it: behind them it would wait in their queue.
   __device__ void load_x(XOperand& operand, float last) const {
-    const std::uint32_t tile = shared_address(shared_.x[xs_.index][h_]);
+    const std::uint32_t tile = to_shared(shared_.x[xs_.index][h_]);
     const int matrix = lane_ / 8;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      load_matrices_transposed(operand.x[k], tile + swizzled(16 * k + matrix / 2 * 8 + lane_ % 8,
-                                                             2 * warp_ + matrix % 2));
+      ldmatrix_x4_trans(operand.x[k], tile + swizzled(16 * k + matrix / 2 * 8 + lane_ % 8,
+                                                      2 * warp_ + matrix % 2));
       operand.near[k] = x_weights(16 * k + column_, last);
       operand.far[k] = x_weights(16 * k + 8 + column_, last);
     }
   }
 
   __device__ void load_x_step(std::uint32_t (&x)[4], int k) const {
-    const std::uint32_t tile = shared_address(shared_.x[xs_.index][h_]);
+    const std::uint32_t tile = to_shared(shared_.x[xs_.index][h_]);
     const int matrix = lane_ / 8;
-    load_matrices_transposed(
-        x, tile + swizzled(16 * k + matrix / 2 * 8 + lane_ % 8, 2 * warp_ + matrix % 2));
+    ldmatrix_x4_trans(x,
+                      tile + swizzled(16 * k + matrix / 2 * 8 + lane_ % 8, 2 * warp_ + matrix % 2));
   }
 
   /// 2^(s_last − t) of a token and the next.
@@ -201,7 +201,7 @@ class State {
       return *reinterpret_cast<const float2*>(shared_.weights[xs_.index][h_] + token);
     } else {
       const float2 t = *reinterpret_cast<const float2*>(shared_.offsets[xs_.index][h_] + token);
-      return {fast_exp2(last - t.x), fast_exp2(last - t.y)};
+      return {exp2_approx(last - t.x), exp2_approx(last - t.y)};
     }
   }
 
@@ -227,7 +227,7 @@ class State {
 
   /// state += operand · B.
   __device__ void add_to_state(const std::uint32_t (&operand)[4][4]) {
-    const std::uint64_t B = describe_tile(shared_address(shared_.bc[bc_.index]));
+    const std::uint64_t B = describe_tile(to_shared(shared_.bc[bc_.index]));
     pin_state();
     begin_products();
 #pragma unroll
@@ -268,7 +268,7 @@ class State {
   __device__ void add_chunk(std::uint32_t (&operand)[4][4], std::uint32_t (&next)[4][4]) {
     XOperand x;
     log_decay_ += last_;
-    decay_state(fast_exp2(last_));
+    decay_state(exp2_approx(last_));
     if constexpr (!kLast) take_x(x);
     wait(&shared_.bc_full[bc_.index], bc_.parity);
     add_to_state(operand);

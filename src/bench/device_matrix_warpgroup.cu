@@ -8,6 +8,7 @@
 
 #include "bench/device_matrix.h"
 #include "cuda/check.h"
+#include "cuda/hopper.cuh"
 
 namespace adder::bench {
 namespace {
@@ -25,15 +26,8 @@ __device__ void fill_tile(uint4* tile, const bf16* matrix, int nrows) {
   for (int i = static_cast<int>(threadIdx.x); i < nrows * kBlocks; i += kThreads) {
     const int row = i / kBlocks;
     const int block = i % kBlocks;
-    tile[row * kBlocks + (block ^ (row % 8))] = reinterpret_cast<const uint4*>(matrix)[i];
+    tile[cuda::swizzled(row, block) / 16] = reinterpret_cast<const uint4*>(matrix)[i];
   }
-}
-
-// A tile of the matrix units' operands: 128-byte swizzle, 1,024 bytes from 8 rows to the next 8.
-__device__ std::uint64_t describe(const uint4* tile) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(tile));
-  return std::uint64_t{1} << 62 | std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 16 |
-         (address & 0x3ffff) >> 4;
 }
 
 // clang-format off
@@ -73,23 +67,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ alignas(1024) uint4 b_tile[kColumns * 8];
   fill_tile(a_tile, a, kRows);
   fill_tile(b_tile, b, kColumns);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  cuda::fence_async_shared();
   __syncthreads();
 
   float sums[128] = {};
-  const std::uint64_t a_operand = describe(a_tile);
-  const std::uint64_t b_operand = describe(b_tile);
+  const std::uint64_t a_operand = cuda::describe_tile(cuda::to_shared(a_tile));
+  const std::uint64_t b_operand = cuda::describe_tile(cuda::to_shared(b_tile));
   for (int iteration = 0; iteration < iterations; ++iteration) {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    cuda::begin_products();
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step) {
-      const std::uint64_t offset = step * kStepBytes >> 4;
+      const std::uint64_t offset = cuda::tile_offset(step * kStepBytes);
       multiply(sums, a_operand + offset, b_operand + offset);
     }
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+    cuda::commit_products();
+    cuda::wait_products<1>();
   }
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  cuda::wait_products<0>();
 
   // All warpgroups have the same result; all are asked for it, so that none is left out.
   const bool writes = blockIdx.x == 0 && threadIdx.x < 128;

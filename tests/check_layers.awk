@@ -62,7 +62,7 @@ FNR == 1 {
   n = split(FILENAME, parts, "/")
   name = parts[n]
   layer = layer_of(FILENAME)
-  if (FILENAME ~ /^src\/ops\/.*\/bench(_cuda)?\.cc$/) layer = "ops bench"
+  if (FILENAME ~ /^src\/ops\/.*\/bench(_[a-z]+)?\.(cc|h)$/) layer = "ops bench"
   if (!(layer in uses)) {
     layer = "top"
     if (FILENAME ~ /^src\/./ && n > 2) {

@@ -95,4 +95,17 @@ double largest_error(const std::vector<float>& got, const std::vector<double>& t
   return largest;
 }
 
+double relative_error(const std::vector<float>& got, const std::vector<double>& truth) {
+  check(got.size() == truth.size(), "relative_error: {} results, expected {}", got.size(),
+        truth.size());
+  double errors = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double error = static_cast<double>(got[i]) - truth[i];
+    errors += error * error;
+    squares += truth[i] * truth[i];
+  }
+  return std::isnan(errors) ? INFINITY : std::sqrt(errors / squares);
+}
+
 }  // namespace adder::bench

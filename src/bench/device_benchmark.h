@@ -69,4 +69,8 @@ void select_device(int index);
 /// The largest |got - truth| / (|truth| + rms of truth).
 double largest_error(const std::vector<float>& got, const std::vector<double>& truth);
 
+/// ‖got − truth‖ / ‖truth‖. Of many results the largest error would say more about the one among
+/// them with the most cancellation.
+double relative_error(const std::vector<float>& got, const std::vector<double>& truth);
+
 }  // namespace adder::bench

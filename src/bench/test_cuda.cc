@@ -106,5 +106,12 @@ TEST(DeviceBenchmark, ErrorsAreRelativeToTheElementAndTheWhole) {
   EXPECT_THROW(largest_error({1}, {1, 2}), Error);
 }
 
+TEST(DeviceBenchmark, RelativeErrorsAreOfTheWhole) {
+  EXPECT_EQ(relative_error({3, -4}, {3, -4}), 0);
+  EXPECT_DOUBLE_EQ(relative_error({3, -3}, {3, -4}), 0.2);
+  EXPECT_EQ(relative_error({NAN, -4}, {3, -4}), INFINITY);
+  EXPECT_THROW(relative_error({1}, {1, 2}), Error);
+}
+
 }  // namespace
 }  // namespace adder::bench

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "bench/device_benchmark.h"
@@ -74,19 +73,6 @@ Tensor host_rows(const ConstTensorView& rows) {
   return out;
 }
 
-/// ‖got − truth‖ / ‖truth‖. The largest error of half a million outputs would say more about the
-/// one among them with the most cancellation.
-double relative_error(const float* got, const std::vector<double>& truth) {
-  double errors = 0;
-  double squares = 0;
-  for (std::size_t i = 0; i < truth.size(); ++i) {
-    const double error = static_cast<double>(got[i]) - truth[i];
-    errors += error * error;
-    squares += truth[i] * truth[i];
-  }
-  return std::sqrt(errors / squares);
-}
-
 /// The error of two channels of a head of a sequence: the definition takes a moment for them,
 /// however long the sequence.
 double error_of(const Shape& s, const Tensors& t, std::int64_t sequence, std::int64_t head) {
@@ -126,7 +112,8 @@ double error_of(const Shape& s, const Tensors& t, std::int64_t sequence, std::in
     bias = value(all.dt_bias);
     part.dt_bias = bias.view.reshape({1});
   }
-  return relative_error(y.as<float>(), ref::ssd_forward<double>(part).y);
+  const std::span<const float> got = y.span<float>();
+  return relative_error({got.begin(), got.end()}, ref::ssd_forward<double>(part).y);
 }
 
 DeviceCase case_of(const Shape& s) {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "checkpoint/json_document.h"
 #include "core/check.h"
+#include "core/json_document.h"
 #include "core/quote.h"
 
 namespace adder {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/json_document.h"
 #include "checkpoint/safetensors_dtypes.h"
 #include "core/check.h"
+#include "core/json_document.h"
 #include "core/quote.h"
 
 namespace adder {

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/json_document.h"
 #include "core/check.h"
+#include "core/json_document.h"
 #include "core/quote.h"
 
 namespace adder {

@@ -13,6 +13,7 @@
 #include "adder/thread_pool.h"
 #include "core/atomic_file.h"
 #include "core/check.h"
+#include "core/file_lock.h"
 #include "core/half.h"
 #include "core/mapped_file.h"
 #include "core/quote.h"
@@ -165,6 +166,27 @@ TEST(AtomicFile, AppearsWithItsCommit) {
   EXPECT_EQ(content(), "one two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
   std::filesystem::remove_all(folder);
+}
+
+TEST(FileLock, IsHeldByOneAtATime) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "adder_file_lock";
+  std::atomic<int> inside{0};
+  std::atomic<bool> alone{true};
+  const auto pass = [&] {
+    for (int i = 0; i < 50; ++i) {
+      const FileLock lock(path);
+      if (++inside != 1) alone = false;
+      std::this_thread::yield();
+      --inside;
+    }
+  };
+  std::thread other(pass);
+  pass();
+  other.join();
+  EXPECT_TRUE(alone);
+  EXPECT_EQ(std::filesystem::file_size(path), 0U);
+  std::filesystem::remove(path);
+  EXPECT_THROW(FileLock("/nonexistent/lock"), Error);
 }
 
 TEST(Quote, EscapesAndCuts) {

@@ -1,4 +1,4 @@
-#include "checkpoint/json_document.h"
+#include "core/json_document.h"
 
 #include <array>
 #include <cstdint>

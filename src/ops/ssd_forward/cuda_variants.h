@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ops/ssd_forward/ssd_forward.h"
 
@@ -39,6 +40,9 @@ std::string refuses(const SsdForwardArgs& args, const SsdForwardChoice& choice);
 std::size_t workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);
 void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<std::byte> workspace,
          Stream stream);
+/// Choices of this variant that may be the fastest for the arguments on their device; some of them
+/// it may refuse. None if it does not take the arguments.
+std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args);
 }  // namespace hopper
 
 }  // namespace adder::cuda

@@ -208,4 +208,21 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
   }
 }
 
+std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args) {
+  if (!refuses(args, SsdForwardChoice{}).empty()) return {};
+  const Shape s = shape_of(args);
+  const std::int64_t multiprocessors = properties(args.x.device.index).multiprocessors;
+  const std::int64_t most = std::clamp<std::int64_t>(multiprocessors / s.blocks(), 1, s.nchunks);
+  std::vector<SsdForwardChoice> out;
+  // Every count up to 8, then in steps of an eighth: of many segments one more changes little.
+  for (std::int64_t segments = 1; segments <= most;
+       segments += std::max<std::int64_t>(1, segments / 8)) {
+    for (int cluster : {1, 2, 4}) {
+      out.push_back(
+          {.variant = SsdForwardVariant::hopper, .segments = segments, .cluster = cluster});
+    }
+  }
+  return out;
+}
+
 }  // namespace adder::cuda::hopper

@@ -20,11 +20,12 @@ BEGIN {
   uses["top"] = "any"
 
   # Public headers and the layers they belong to; those not listed are of the topmost, runtime.
-  split("cuda_stream dtype error tensor_view thread_pool", list, " ")
+  split("cuda_device cuda_stream dtype error tensor_view thread_pool", list, " ")
   for (i in list) public_layer["adder/" list[i] ".h"] = "core"
   public_layer["adder/model_config.h"] = "checkpoint"
   public_layer["adder/tokenizer.h"] = "tokenizer"
   public_layer["adder/sampling.h"] = "ops"
+  public_layer["adder/tuning.h"] = "tune"
 
   split("cassert cfloat climits cmath cstddef cstdint cstring bit limits type_traits immintrin.h " \
         "arm_neon.h arm_sve.h", list, " ")

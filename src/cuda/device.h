@@ -7,15 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "adder/cuda_device.h"
 #include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 
 namespace adder::cuda {
 
-struct DeviceProperties {
-  std::string name;
-  int compute_capability = 0;  ///< 90 for 9.0
-  int multiprocessors = 0;
+struct DeviceProperties : DeviceModel {
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
   std::int64_t shared_bytes_per_block = 0;  ///< dynamic limit after opting in

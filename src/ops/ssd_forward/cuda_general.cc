@@ -4,10 +4,12 @@
 // At most one sequence crosses from a window into the next; its state is handed over in a buffer of
 // two halves, one read and one written.
 
-#include <algorithm>
-#include <string>
-
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <string>
 
 #include "core/workspace.h"
 #include "ops/chunk_cumsum/cuda_launch.h"
@@ -152,6 +154,23 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
   if (args.cu_seqlens.defined() || plan.nchunks() == 0) {
     launch_empty_sequences(steps.state_args({0, 0}), stream);
   }
+}
+
+std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args) {
+  // Powers of two up to what takes all chunks at once, so that neighbouring shapes can agree on
+  // one, within four times the memory of the built-in choice.
+  const std::int64_t nchunks =
+      std::max<std::int64_t>(1, cuda::chunk_plan_size(plan_args(args)).nchunks);
+  const std::int64_t most = std::max<std::int64_t>(1, kWindowBytes / state_size(args));
+  constexpr int kSteps = 6;
+  std::vector<SsdForwardChoice> out;
+  auto window = std::bit_floor(static_cast<std::uint64_t>(most));
+  window = std::min(window, std::bit_ceil(static_cast<std::uint64_t>(nchunks)));
+  for (int i = 0; i < kSteps && window > 0; ++i, window /= 2) {
+    out.push_back({.variant = SsdForwardVariant::general,
+                   .window_chunks = static_cast<std::int64_t>(window)});
+  }
+  return out;
 }
 
 }  // namespace adder::cuda::general

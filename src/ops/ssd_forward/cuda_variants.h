@@ -1,12 +1,12 @@
 #pragma once
 
 // The ways to compute ssd_forward on a CUDA device, one table entry each: a new one is a value of
-// SsdForwardVariant, an entry in cuda.cc and a rule in choose_ssd_forward. Needs no CUDA header.
+// SsdForwardVariant with a name in ssd_forward.cc, an entry and a rule for the built-in choice in
+// cuda.cc, and its fields in tuning_json.cc. Needs no CUDA header.
 
 #include <cstddef>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ops/ssd_forward/ssd_forward.h"
@@ -15,7 +15,6 @@ namespace adder::cuda {
 
 /// Arguments are checked before, and the choice is of this variant.
 struct SsdForwardImplementation {
-  std::string_view name;
   /// Why it cannot take the arguments or the choice, as a sentence's end ("dstate is 7, expected a
   /// multiple of 8"), or nothing if it can.
   std::string (*refuses)(const SsdForwardArgs& args, const SsdForwardChoice& choice);
@@ -31,6 +30,9 @@ std::string refuses(const SsdForwardArgs& args, const SsdForwardChoice& choice);
 std::size_t workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);
 void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<std::byte> workspace,
          Stream stream);
+/// Choices of this variant that may be the fastest for the arguments on their device; some of them
+/// it may refuse. None if it does not take the arguments.
+std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args);
 }  // namespace general
 
 /// One kernel on the tensor cores of compute capability 9.0.
@@ -44,5 +46,9 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
 /// it may refuse. None if it does not take the arguments.
 std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args);
 }  // namespace hopper
+
+/// All choices worth measuring, each of which the arguments allow, none twice; the built-in one is
+/// the first. Throws what `validate` throws.
+std::vector<SsdForwardChoice> ssd_forward_candidates(const SsdForwardArgs& args);
 
 }  // namespace adder::cuda

@@ -1,5 +1,7 @@
 #include "ops/ssd_forward/ssd_forward.h"
 
+#include <array>
+
 #include "core/check.h"
 #include "ops/chunk_cumsum/chunk_cumsum.h"
 
@@ -86,6 +88,13 @@ void validate(const SsdForwardArgs& args) {
   check_tensor("y", args.y, {batch, seqlen, nheads, headdim}, args.x.dtype, where);
   check_rows(kOp, "y", args.y);
   check_states("final_states", args.final_states, {nsequences, nheads, headdim, dstate}, where);
+}
+
+std::string_view cuda::name_of(SsdForwardVariant variant) {
+  constexpr std::array<std::string_view, 2> kNames = {"general", "hopper"};
+  const auto index = static_cast<std::size_t>(variant);
+  check(index < kNames.size(), "ssd_forward: there is no variant {}", index);
+  return kNames[index];
 }
 
 }  // namespace adder

@@ -102,12 +102,26 @@ struct SsdForwardChoice {
   std::int64_t segments = 1;
   /// Of `hopper`: blocks that load B and C together: 1, 2 or 4.
   int cluster = 1;
+
+  friend bool operator==(const SsdForwardChoice&, const SsdForwardChoice&) = default;
 };
 
-/// The choice for these arguments on their device. Throws what `validate` throws.
-SsdForwardChoice choose_ssd_forward(const SsdForwardArgs& args);
+struct SsdForwardDecision {
+  SsdForwardChoice choice;
+  /// Whether the choice was measured on such a device and is in the installed tuning table (see
+  /// adder/tuning.h); else it is built in.
+  bool tuned = false;
+};
 
-/// Bytes of device memory for a call.
+/// The choice for these arguments on their device: that of the installed tuning table if it has one
+/// that the arguments allow, else the built-in one. Throws what `validate` throws.
+SsdForwardDecision choose_ssd_forward(const SsdForwardArgs& args);
+
+/// What choose_ssd_forward says without a tuning table.
+SsdForwardChoice built_in_ssd_forward_choice(const SsdForwardArgs& args);
+
+/// Bytes of device memory for a call. Without a choice, for one that comes before another tuning
+/// table is installed.
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args);
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);
 

@@ -198,7 +198,9 @@ TEST_F(SsdForwardCuda, BadOffsetsStayWithinTheTensors) {
 TEST_F(SsdForwardCuda, TheChoiceSaysWhatWillRun) {
   const SsdCase c({.batch = 2, .seqlen = 300, .nheads = 4, .headdim = 20, .dstate = 24});
   SsdOnDevice call(c);
-  const SsdForwardChoice choice = cuda::choose_ssd_forward(call.args);
+  const auto [choice, tuned] = cuda::choose_ssd_forward(call.args);
+  EXPECT_FALSE(tuned);
+  EXPECT_EQ(choice, cuda::built_in_ssd_forward_choice(call.args));
   EXPECT_EQ(name_of(choice.variant), "general");  // float32
   EXPECT_EQ(choice.window_chunks, 10);
   EXPECT_EQ(cuda::ssd_forward_workspace_bytes(call.args),

@@ -50,7 +50,8 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], std::uint32_t a0, std::u
 }
 
 /// Products of T (bf16 or f16) with float32 sums. `Computed` is a pair of an operand that was
-/// computed in float32 and is rounded to the digits of T.
+/// computed in float32 and is rounded to the digits of T; `Precise` one that keeps 11 at least, at
+/// the price of a second product for bf16.
 template <typename T>
 struct TensorCore;
 
@@ -60,6 +61,16 @@ struct TensorCore<bf16> {
 
   static __device__ __forceinline__ Computed computed(float first, float second) {
     return Pair<bf16>::from_floats(first, second);
+  }
+
+  /// The number rounded, and what that left, rounded: 16 digits.
+  struct Precise {
+    std::uint32_t high, low;
+  };
+  static __device__ __forceinline__ Precise precise(float first, float second) {
+    const std::uint32_t high = Pair<bf16>::from_floats(first, second);
+    const float2 there = Pair<bf16>::to_floats(high);
+    return {high, Pair<bf16>::from_floats(first - there.x, second - there.y)};
   }
 
   /// d += a · b
@@ -79,6 +90,11 @@ struct TensorCore<bf16> {
                                                              Computed b0, Computed b1) {
     multiply(d, a, b0, b1);
   }
+  static __device__ __forceinline__ void multiply_precise_a(float (&d)[4], const Precise (&a)[4],
+                                                            std::uint32_t b0, std::uint32_t b1) {
+    multiply(d, {a[0].low, a[1].low, a[2].low, a[3].low}, b0, b1);
+    multiply(d, {a[0].high, a[1].high, a[2].high, a[3].high}, b0, b1);
+  }
 };
 
 /// What is computed from f16 may be far out of its range. tf32 has its digits and the range of
@@ -94,6 +110,11 @@ struct TensorCore<f16> {
     return {to_tf32(first), to_tf32(second)};
   }
 
+  using Precise = Computed;
+  static __device__ __forceinline__ Precise precise(float first, float second) {
+    return computed(first, second);
+  }
+
   static __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4],
                                                   std::uint32_t b0, std::uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -104,6 +125,10 @@ struct TensorCore<f16> {
   static __device__ __forceinline__ void multiply_computed_a(float (&d)[4], const Computed (&a)[4],
                                                              std::uint32_t b0, std::uint32_t b1) {
     multiply_both(d, a[0], a[1], a[2], a[3], widened(b0), widened(b1));
+  }
+  static __device__ __forceinline__ void multiply_precise_a(float (&d)[4], const Precise (&a)[4],
+                                                            std::uint32_t b0, std::uint32_t b1) {
+    multiply_computed_a(d, a, b0, b1);
   }
   static __device__ __forceinline__ void multiply_computed_b(float (&d)[4],
                                                              const std::uint32_t (&a)[4],

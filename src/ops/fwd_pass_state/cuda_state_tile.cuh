@@ -4,8 +4,9 @@
 // does with it: S = 2^s S + Σ_j factor_j B_j x_jᵀ over 64 tokens at a time.
 //
 //   tensor cores (bf16, f16)   a warp owns 16 rows: of all 64 columns, or of 16 of 32. Operand A is
-//                              factor_j B_jᵀ, scaled on its way from shared memory and rounded to
-//                              the digits of T; operand B is x. The sum over a chunk begins at zero
+//                              factor_j B_jᵀ, scaled on its way from shared memory and rounded
+//                              precisely (two products for bf16, whose digits alone would cost the
+//                              state 1.7e-3); operand B is x. The sum over a chunk begins at zero
 //                              and is added to S by the ordinary, correctly rounded unit: tensor
 //                              cores round sums towards zero, which would add up over the sequence.
 //   float32 unit (f32)         a thread owns 8 × 4 or 2 × 4 elements: per token three (two) reads
@@ -61,20 +62,20 @@ class StateTile {
       ldmatrix_x4_trans(plain, B + SharedTile<T>::offset(k + row_of_B, column_of_B));
       const float2 near = *reinterpret_cast<const float2*>(factors + k + pair);
       const float2 far = *reinterpret_cast<const float2*>(factors + k + pair + 8);
-      typename TensorCore<T>::Computed weighted[4];
+      typename TensorCore<T>::Precise weighted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 factor = i < 2 ? near : far;
         const float2 v = Pair<T>::to_floats(plain[i]);
-        weighted[i] = TensorCore<T>::computed(v.x * factor.x, v.y * factor.y);
+        weighted[i] = TensorCore<T>::precise(v.x * factor.x, v.y * factor.y);
       }
 #pragma unroll
       for (int i = 0; i < kFragments; i += 2) {
         std::uint32_t b[4];
         ldmatrix_x4_trans(b, x + SharedTile<T>::offset(k + (lane & 15),
                                                        first_column_ + 8 * i + (lane >> 4 << 3)));
-        TensorCore<T>::multiply_computed_a(sum_[i], weighted, b[0], b[1]);
-        TensorCore<T>::multiply_computed_a(sum_[i + 1], weighted, b[2], b[3]);
+        TensorCore<T>::multiply_precise_a(sum_[i], weighted, b[0], b[1]);
+        TensorCore<T>::multiply_precise_a(sum_[i + 1], weighted, b[2], b[3]);
       }
     }
   }

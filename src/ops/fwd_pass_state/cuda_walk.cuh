@@ -16,7 +16,7 @@
 //            threads multiply (see cuda_state_tile.cuh)
 //   shared   16-bit: 2 · (8 + 8 + 1) KB; f32: 2 · (17 + 17 + 1) KB
 //
-// Registers (nvcc 13.0, sm_90; nothing spills): bf16 122 and 103 (tiles of 64 and 32), f16 125 and
+// Registers (nvcc 13.0, sm_90; nothing spills): bf16 123 and 103 (tiles of 64 and 32), f16 125 and
 // 104: four blocks of a multiprocessor; f32 150 and 110: three.
 
 #include "cuda/math.cuh"

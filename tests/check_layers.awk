@@ -14,7 +14,7 @@ BEGIN {
   uses["runtime"] = "runtime models backend ops checkpoint tokenizer core"
   uses["train"] = "train models backend ops checkpoint tokenizer core"
   uses["tune"] = "tune backend ops core"
-  uses["bench"] = "bench ops simd cuda core"
+  uses["bench"] = "bench tune ops simd cuda core"
   uses["ops bench"] = "bench ops cuda core"
   uses["public"] = "public"
   uses["top"] = "any"

@@ -48,6 +48,8 @@ DeviceMeasurement measure(std::string_view op, const DeviceCase& shape, double m
   cuda::synchronize(stream);
   DeviceMeasurement out;
   out.error = work[0].error();
+  out.choice = work[0].choice;
+  out.tuned = work[0].tuned;
   require_accuracy(op, shape.shape, out.error, shape.allowed_error);
 
   const std::int64_t l2_bytes = cuda::properties(cuda::current_device()).l2_bytes;

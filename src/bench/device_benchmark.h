@@ -23,6 +23,10 @@ struct DeviceWork {
   /// in a moment: the largest, see `largest_error`, or ‖got − truth‖ / ‖truth‖. Called once, when
   /// the call is done.
   std::function<double()> error;
+  /// Which of several ways the call is computed by, for people, and whether that was measured
+  /// (`adder tune`) rather than built in. Empty where there is one way only.
+  std::string choice = {};
+  bool tuned = false;
 };
 
 /// One shape of one operation.
@@ -49,6 +53,8 @@ struct DeviceMeasurement {
   /// Seconds that a call takes if the host launches call after call and waits for the last.
   Timing wall;
   int copies = 0;
+  std::string choice;  ///< see DeviceWork
+  bool tuned = false;
 };
 
 /// Copies of arguments of `bytes` so that none is left in an L2 cache of `l2_bytes` when its turn

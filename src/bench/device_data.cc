@@ -1,5 +1,8 @@
 #include "bench/device_data.h"
 
+#include <cmath>
+
+#include "bench/device_difference.h"
 #include "bench/device_random.h"
 #include "core/check.h"
 #include "core/dispatch.h"
@@ -41,6 +44,27 @@ Tensor device_poison(DType dtype, std::initializer_list<std::int64_t> dims) {
   cuda::fill_bytes(out.view.data, kNaN, static_cast<std::size_t>(out.view.size_bytes()), nullptr);
   cuda::synchronize(nullptr);
   return out;
+}
+
+double relative_difference(const ConstTensorView& got, const ConstTensorView& expected) {
+  const bool alike = got.is_contiguous() && expected.is_contiguous() && got.rank == expected.rank &&
+                     got.shape == expected.shape && got.dtype == expected.dtype;
+  check(alike, "relative_difference: tensors of shapes {} and {}, expected contiguous ones alike",
+        shape_string(got.dims()), shape_string(expected.dims()));
+  std::vector<double> sums(2 * kDifferenceBlocks);
+  const auto memory = cuda::allocate(sums.size() * sizeof(double));
+  visit_float(got.dtype, [&]<typename T>(TypeTag<T>) {
+    sum_squares(got.as<T>(), expected.as<T>(), got.numel(), reinterpret_cast<double*>(memory.get()),
+                nullptr);
+  });
+  cuda::copy_to_host(sums.data(), memory.get(), sums.size() * sizeof(double), nullptr);
+  double errors = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < sums.size(); i += 2) {
+    errors += sums[i];
+    squares += sums[i + 1];
+  }
+  return errors == 0 ? 0 : std::sqrt(errors / squares);
 }
 
 std::vector<float> read_rows(const ConstTensorView& view, std::int64_t begin, std::int64_t count) {

@@ -22,6 +22,10 @@ Tensor device_poison(DType dtype, std::initializer_list<std::int64_t> dims);
 /// without gaps.
 std::vector<float> read_rows(const ConstTensorView& view, std::int64_t begin, std::int64_t count);
 
+/// ‖got − expected‖ / ‖expected‖ of two contiguous tensors of the current device of the same dtype
+/// and shape, computed there; NaN if an element of either is, 0 if all elements are equal.
+double relative_difference(const ConstTensorView& got, const ConstTensorView& expected);
+
 inline std::vector<double> to_doubles(const std::vector<float>& values) {
   return {values.begin(), values.end()};
 }

@@ -1,4 +1,8 @@
+#include <string_view>
+
 #include "bench/device_benchmark.h"
+#include "bench/device_tuner.h"
+#include "core/check.h"
 
 namespace adder::bench {
 
@@ -24,6 +28,18 @@ std::vector<DeviceOpBenchmark> device_op_benchmarks() {
       ssd_forward_device_benchmark(),
   };
   // clang-format on
+}
+
+// Defined in src/ops/<op>/bench_tune.cc.
+std::vector<DeviceTunable> ssd_forward_tunables();
+DeviceTunable ssd_forward_tunable(std::string_view shape);
+
+std::vector<DeviceTunable> device_tunables() { return ssd_forward_tunables(); }
+
+DeviceTunable device_tunable(std::string_view operation, std::string_view shape) {
+  check(operation == "ssd_forward", "tune: there is no operation '{}', expected ssd_forward",
+        operation);
+  return ssd_forward_tunable(shape);
 }
 
 }  // namespace adder::bench

@@ -7,6 +7,7 @@
 #include "bench/device_benchmark.h"
 #include "bench/device_data.h"
 #include "bench/device_peaks.h"
+#include "bench/device_tuner.h"
 #include "cuda/memory.h"
 #include "tests/support/device.h"
 
@@ -57,6 +58,69 @@ TEST_F(DeviceBench, DoesNotTimeWrongResults) {
   EXPECT_THROW(measure("copy", copy_case(kRows - 1), 0.02), Error);
 }
 
+// Copies 8 MB in as many pieces as the candidate says, one after another, or leaves the last row
+// out (the last candidate).
+DeviceTunable copy_tunable(std::vector<std::int64_t> pieces, bool wrong_built_in = false) {
+  return {.operation = "copy",
+          .kernel_version = 1,
+          .shape = "4096 x 1024, bf16",
+          .shape_key = {{"rows", kRows}},
+          .bytes = 2.0 * 2.0 * kRows * kColumns,
+          .allowed_error = 0,
+          .prepare = [=](std::uint64_t seed) {
+            const Tensor from = device_normals(DType::bf16, {kRows, kColumns}, seed);
+            const Tensor to = device_poison(DType::bf16, {kRows, kColumns});
+            TuningWork work;
+            for (std::int64_t count : pieces) {
+              work.candidates.push_back({std::to_string(count) + " pieces", {{"pieces", count}}});
+            }
+            work.candidates.push_back({"too short", {{"pieces", 0}}});
+            work.call = [=](std::size_t candidate, cuda::Stream stream) {
+              const bool wrong = wrong_built_in || candidate == pieces.size();
+              const std::int64_t count = wrong ? 1 : pieces[candidate];
+              const std::int64_t rows = kRows / count - (wrong ? 1 : 0);
+              for (std::int64_t i = 0; i < count; ++i) {
+                cuda::copy_on_device(to.view.narrow(0, i * rows, rows).data,
+                                     from.view.narrow(0, i * rows, rows).data,
+                                     static_cast<std::size_t>(rows * kColumns * 2), stream);
+              }
+            };
+            work.outputs = {to.view};
+            work.error = [=] { return relative_difference(to.view, from.view); };
+            return work;
+          }};
+}
+
+TEST_F(DeviceBench, FindsTheFastestCandidateAmongTheRightOnes) {
+  const DeviceTunable tunable = copy_tunable({64, 1, 256});
+  EXPECT_EQ(why_not_measurable(tunable), "");
+  EXPECT_EQ(candidates_of(tunable).size(), 4U);
+  const TuningResult result = measure_candidates(tunable, {.seconds = 0.02});
+  EXPECT_TRUE(result.complete);
+  EXPECT_EQ(result.error, 0);
+  ASSERT_EQ(result.candidates.size(), 4U);
+  EXPECT_EQ(result.best, 1U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(result.candidates[i].right) << i;
+    EXPECT_EQ(result.candidates[i].difference, 0) << i;
+    EXPECT_GT(result.candidates[i].times.median_s, 0) << i;
+  }
+  EXPECT_GT(result.candidates[0].times.median_s, result.candidates[1].times.median_s);
+  EXPECT_FALSE(result.candidates[3].right);
+  EXPECT_EQ(result.candidates[3].times.runs, 0);
+  EXPECT_EQ(result.candidates[1].candidate.choice["pieces"], 1);
+}
+
+TEST_F(DeviceBench, DoesNotTuneWhatIsWrongOrTooLarge) {
+  EXPECT_THROW(measure_candidates(copy_tunable({1}, true), {.seconds = 0.02}), Error);
+  DeviceTunable large = copy_tunable({1});
+  large.bytes = 1e15;
+  EXPECT_NE(why_not_measurable(large), "");
+  const TuningResult stopped =
+      measure_candidates(copy_tunable({1, 2}), {.seconds = 0.02, .stop = [] { return true; }});
+  EXPECT_FALSE(stopped.complete);
+}
+
 TEST_F(DeviceBench, RandomNumbersHaveTheDistributionAskedFor) {
   const auto mean_and_deviation = [](const std::vector<float>& values) {
     const auto n = static_cast<double>(values.size());
@@ -82,6 +146,30 @@ TEST_F(DeviceBench, RowsAreReadWithoutTheirGaps) {
   const std::vector<float> memory{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   const Tensor device = cuda::to_device(ConstTensorView::of(memory.data(), {3, 4}));
   EXPECT_EQ(read_rows(device.view.narrow(1, 1, 2), 1, 2), (std::vector<float>{5, 6, 9, 10}));
+}
+
+TEST_F(DeviceBench, DifferencesAreOfAllElements) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (std::int64_t n : {1, 255, 1000, 3'000'001}) {
+      const Tensor one = device_uniforms(dtype, {n}, 1, 1, 0);
+      const Tensor other = device_uniforms(dtype, {n}, 1, 1, 0);
+      EXPECT_EQ(relative_difference(one.view, other.view), 0);
+      // The last element alone.
+      const Tensor three = device_uniforms(dtype, {1}, 3, 3, 0);
+      cuda::copy_on_device(other.view.narrow(0, n - 1, 1).data, three.view.data, size_of(dtype),
+                           nullptr);
+      const auto count = static_cast<double>(n);
+      EXPECT_NEAR(relative_difference(other.view, one.view), 2 / std::sqrt(count), 1e-12);
+      EXPECT_NEAR(relative_difference(one.view, other.view), 2 / std::sqrt(count + 8), 1e-12);
+      const Tensor nothing = device_poison(dtype, {1});
+      cuda::copy_on_device(other.view.data, nothing.view.data, size_of(dtype), nullptr);
+      EXPECT_TRUE(std::isnan(relative_difference(one.view, other.view)));
+      EXPECT_TRUE(std::isnan(relative_difference(other.view, one.view)));
+    }
+  }
+  const Tensor zeros = device_uniforms(DType::f32, {4}, 0, 0, 0);
+  EXPECT_EQ(relative_difference(zeros.view, zeros.view), 0);
+  EXPECT_THROW(relative_difference(zeros.view, zeros.view.narrow(0, 0, 3)), Error);
 }
 
 TEST_F(DeviceBench, MeasuresThePeaks) {

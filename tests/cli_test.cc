@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kCommands = {"generate", "score", "logits", "tokenize", "inspect", "bench"};
+const Words kCommands = {"generate", "score", "logits", "tokenize", "inspect", "bench", "tune"};
 
 Json run_json(const Words& arguments, const std::string& input = {}) {
   const Outcome outcome = run_adder(arguments + Words{"--json"}, input);
@@ -109,6 +109,12 @@ TEST(Cli, WrongUsageExitsWith2AndOneLineThatPointsToHelp) {
       {{"bench", "op", "--device", "gpu"}, "'gpu'"},
       {{"bench", "op", "--device", "cuda:x"}, "'cuda:x'"},
       {{"bench", "machine", "--device", "cuda:-1"}, "'cuda:-1'"},
+      {{"tune", "--device", "cpu"}, "'cpu'"},
+      {{"tune", "--device", "cuda:x"}, "'cuda:x'"},
+      {{"tune", "--budget-seconds", "0"}, "'0'"},
+      {{"tune", "--seconds", "nan"}, "'nan'"},
+      {{"tune", "--shape"}, "--shape"},
+      {{"tune", "extra"}, "extra"},
   };
   for (const auto& [arguments, named] : cases) {
     const Outcome outcome = run_adder(arguments);
@@ -153,6 +159,9 @@ TEST(Cli, FailuresExitWith1AndOneSentenceThatNamesTheThing) {
       {{"bench", "op", "rms_norm", "--shape", "x"}, "--shape"},
       {{"bench", "op", "all", "--device", "cuda:99"}, "cuda"},
       {{"bench", "machine", "--device", "cuda:99"}, "cuda"},
+      {{"bench", "op", "rms_norm", "--tuning", "x"}, "--tuning"},
+      {{"tune", "--device", "cuda:99", "--file", missing}, "cuda"},
+      {{"tune", "--device", "cuda:99", "--file", missing, "--dry-run"}, "cuda"},
       {{"bench", "model", "--random", "nothing"}, "nothing"},
   };
   for (const auto& [arguments, named] : cases) {

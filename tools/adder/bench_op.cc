@@ -9,6 +9,7 @@
 #include "bench.h"
 #include "bench/op_benchmark.h"
 #include "bench_report.h"
+#include "tuning.h"
 
 namespace adder::cli {
 namespace {
@@ -46,6 +47,7 @@ std::string table_of(const Json& results) {
 int run(const BenchOpOptions& options) {
   if (const auto index = cuda_index(options.device)) return bench_op_on_device(options, *index);
   check(options.shape.empty(), "bench op: --shape is given, expected it with --device cuda only");
+  check(options.tuning.empty(), "bench op: --tuning is given, expected it with --device cuda only");
   const std::vector<bench::OpBenchmark> ops = chosen(bench::op_benchmarks(), options.names, "");
   ThreadPool pool(options.nthreads);
   const bench::MachinePeaks peaks = bench::measure_machine(pool);
@@ -85,6 +87,7 @@ Command add_bench_op(CLI::App& bench) {
   app->add_option("--shape", options->shape,
                   "Only shapes whose description contains this text (with --device cuda)")
       ->option_text("TEXT");
+  add_tuning_to(*app, options->tuning);
   add_threads_to(*app, options->nthreads);
   add_json_file_to(*app, options->json);
   return {app, [options] { return run(*options); }};

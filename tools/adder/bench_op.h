@@ -20,6 +20,7 @@ struct BenchOpOptions {
   double seconds = 0.2;
   int nthreads = 0;
   std::string json;
+  std::string tuning;  ///< file, see tuning.h
 };
 
 /// Those of `all` that the user named. `where` completes "there is no operation 'x'".

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include "bench/device_benchmark.h"
+#include "bench/device_tuner.h"
 #include "bench_op.h"
 #include "bench_report.h"
+#include "tuning.h"
 
 namespace adder::cli {
 namespace {
@@ -26,6 +28,10 @@ Json describe(std::string_view op, const bench::DeviceCase& shape,
               {"gflop_per_s", shape.flops / timing.median_s * 1e-9},
               {"error", measurement.error},
               {"allowed_error", shape.allowed_error}};
+  if (!measurement.choice.empty()) {
+    out["choice"] = measurement.choice;
+    out["tuned"] = measurement.tuned;
+  }
   add_bound(peaks, out);
   return out;
 }
@@ -61,8 +67,10 @@ int bench_op_on_device(const BenchOpOptions& options, int index) {
   bench::select_device(index);
   const std::vector<bench::DeviceOpBenchmark> ops = with_shape(
       chosen(bench::device_op_benchmarks(), options.names, " for CUDA devices"), options.shape);
+  const Json tuning = install_tuning_file(options.tuning, bench::device_model());
   const bench::DevicePeaks peaks = bench::measure_device();
   Json report = report_header("op", peaks);
+  report["tuning"] = tuning;
   report["results"] = Json::array();
   const bool quiet = options.json == "-";
   if (!quiet) print(peaks_table(peaks));

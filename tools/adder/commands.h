@@ -11,5 +11,6 @@ Command add_logits(CLI::App& root);
 Command add_tokenize(CLI::App& root);
 Command add_inspect(CLI::App& root);
 Command add_bench(CLI::App& root);
+Command add_tune(CLI::App& root);
 
 }  // namespace adder::cli

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of CUDA kernels under compute-sanitizer: a line for each tool and test, and failure
 # if a tool finds anything, a test fails, or a run takes longer than it may.
-# Usage: sanitize_gpu.sh FOLDER [TOOL...]. FOLDER holds programs *_cuda_test, at any depth; the tools
-# are memcheck, racecheck, initcheck and synccheck (all, unless some are named). The working
+# Usage: sanitize_gpu.sh FOLDER [TOOL...]. FOLDER holds programs *_cuda_test, at any depth.
+# Tools are memcheck, racecheck, initcheck and synccheck: all, unless some are named. The working
 # directory is the repository's root. What the tools print goes to FOLDER/sanitize_gpu.
 set -euo pipefail
 
@@ -49,7 +49,7 @@ find_sanitizer() {
   [[ -x $installed ]] && echo "$installed"
 }
 
-# Tools end with a line "ERROR SUMMARY: 0 errors", racecheck with "RACECHECK SUMMARY: 0 hazards ...".
+# Tools end with a line "ERROR SUMMARY: 0 errors", racecheck with "RACECHECK SUMMARY: 0 hazards".
 # verdict_of LOG: that of a run whose program says that all is well.
 verdict_of() {
   local summaries

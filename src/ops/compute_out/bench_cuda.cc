@@ -18,10 +18,10 @@ struct Tensors {
         states(DeviceChunks::empty_states(s)),
         D(device_normals(DType::f32, {s.nheads}, 8 * seed + 5)),
         y(device_poison(s.dtype, {s.batch, s.seqlen, s.nheads, s.headdim})) {
-    cuda::fwd_pass_state(in.state_args(states), nullptr);
+    cuda::fwd_pass_state(in.state_args(s, states), nullptr);
   }
 
-  ComputeOutArgs args() const {
+  ComputeOutArgs args(const DeviceChunkShape& s) const {
     return {.x = in.x.view,
             .B = in.B.view,
             .C = in.C.view,
@@ -30,6 +30,7 @@ struct Tensors {
             .states = states.view,
             .D = D.view,
             .z = {},
+            .allow_tf32 = s.allow_tf32,
             .plan = in.plan,
             .y = y.view};
   }
@@ -38,7 +39,7 @@ struct Tensors {
 // Of one head's outputs in one chunk.
 double error_of(const DeviceChunkShape& s, const Tensors& tensors, std::int64_t head,
                 std::int64_t chunk) {
-  const ComputeOutArgs args = tensors.args();
+  const ComputeOutArgs args = tensors.args(s);
   const auto rows = [&](const ConstTensorView& tokens, std::int64_t column, std::int64_t count) {
     return to_doubles(DeviceChunks::rows(s, tokens, column, chunk, count));
   };
@@ -60,11 +61,11 @@ DeviceCase case_of(const DeviceChunkShape& s) {
           .bytes = static_cast<double>(size_of(s.dtype)) * tokens * (2 * heads * P + 2 * N) +
                    12.0 * tokens * heads + 4.0 * tokens / chunk * heads * N * P,
           .flops = tokens * (chunk * N + heads * P * (chunk + 2 * N)),
-          .allowed_error = s.dtype == DType::f32 ? 1e-5 : 5e-3,
+          .allowed_error = s.allowed_error(),
           .prepare = [s](std::uint64_t seed) {
             const Tensors tensors(s, seed);
             return DeviceWork{
-                .call = [=](cuda::Stream stream) { cuda::compute_out(tensors.args(), stream); },
+                .call = [=](cuda::Stream stream) { cuda::compute_out(tensors.args(s), stream); },
                 .error =
                     [=] {
                       return std::max(error_of(s, tensors, 0, 0),

@@ -39,6 +39,9 @@ struct ComputeOutArgs {
   ConstTensorView D;
   /// Like x, optional.
   ConstTensorView z;
+  /// Of f32 inputs: factors of products may be rounded to tf32 (11 digits) where that is faster,
+  /// which it is on CUDA devices. Elsewhere, and of other inputs, it changes nothing.
+  bool allow_tf32 = false;
   ChunkPlan plan;
   /// Like x; may be x or z itself. Tokens that are in no chunk (padding) get zero.
   TensorView y;
@@ -60,11 +63,11 @@ void zero_padding(const ChunkPlan& plan, const TensorView& y, ThreadPool& pool);
 }  // namespace cpu
 
 namespace cuda {
-/// Puts the work on the stream and returns. Sums are float32. Of f32 inputs so are the factors of
-/// every product; of 16-bit inputs x, B and C are taken as they are and the states S_c and the
-/// weights (C_i · B_j) 2^(s_i − s_j) dt_j rounded to as many digits as the dtype has, so that
-/// tensor cores can multiply them. Of finite inputs, a token's result does not depend on any later
-/// token.
+/// Puts the work on the stream and returns. Sums are float32. Tensor cores multiply: of f32 inputs
+/// all digits of each factor, or 11 with allow_tf32; of 16-bit inputs x, B and C are taken as they
+/// are and the states S_c and the weights (C_i · B_j) 2^(s_i − s_j) dt_j rounded to as many digits
+/// as the dtype has. Magnitudes are at most 3.38e38. Of finite inputs, a token's result does not
+/// depend on any later token.
 void compute_out(const ComputeOutArgs& args, Stream stream);
 }  // namespace cuda
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "core/ceil_div.h"
-#include "core/dispatch.h"
 #include "cuda/device.h"
+#include "cuda/dispatch.h"
 #include "cuda/layout.h"
 #include "ops/compute_out/cuda_kernel.h"
 #include "ops/fwd_pass_state/fwd_pass_state.h"
@@ -58,7 +58,8 @@ void launch_compute_out(const ComputeOutArgs& args, const ChunkWindow& window, S
   p.items_per_block = static_cast<int>(
       std::clamp<std::int64_t>(share, 1, std::min<std::int64_t>(p.items, kMostItems)));
   p.blocks_per_group = static_cast<int>(ceil_div(p.items, p.items_per_block));
-  visit_float(args.x.dtype, [&]<typename T>(TypeTag<T>) { launch_out<T>(p, slots, stream); });
+  visit_arithmetic(args.x.dtype, args.allow_tf32,
+                   [&]<typename A>(TypeTag<A>) { launch_out<A>(p, slots, stream); });
 }
 
 void compute_out(const ComputeOutArgs& args, Stream stream) {

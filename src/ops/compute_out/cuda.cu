@@ -3,15 +3,16 @@
 
 namespace adder::cuda {
 
-template <typename T>
+template <typename A>
 void launch_out(const OutParams& params, std::int64_t slots, Stream stream) {
-  using Tile = OutTile<T>;
+  using Tile = OutTile<A>;
   launch("to launch compute_out", out_kernel<Tile>,
          slots * params.ngroups * params.blocks_per_group, kTileThreads, sizeof(OutShared<Tile>),
          stream, params);
 }
 
 template void launch_out<float>(const OutParams&, std::int64_t, Stream);
+template void launch_out<Tf32>(const OutParams&, std::int64_t, Stream);
 template void launch_out<bf16>(const OutParams&, std::int64_t, Stream);
 template void launch_out<f16>(const OutParams&, std::int64_t, Stream);
 

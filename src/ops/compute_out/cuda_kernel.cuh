@@ -18,10 +18,10 @@
 //              score    scores += C Bᵀ    64 of dstate at a time, unless those are at hand
 //              apply    y += weights x    64 tokens; after the last, y + D x is gated and stored
 //   copies   of the next step run during a step (two stages)
-//   shared   16-bit: 2 · (8 + 17 + 1) KB; f32: 2 · (17 + 17 + 1) + 17 KB
+//   shared   16-bit: 2 · (8 + 17 + 1) KB; f32: 2 · (17 + 17 + 1) KB
 //
 // Registers (nvcc 13.0, sm_90; nothing spills): bf16 and f16 128, four blocks of a multiprocessor;
-// f32 186, two.
+// f32 157 (154 with tf32), three.
 
 #include <type_traits>
 
@@ -52,7 +52,6 @@ struct OutStage {
 template <typename Tile>
 struct OutShared {
   OutStage<Tile> stages[2];
-  typename Tile::Scratch scratch;
 };
 
 enum class OutPhase : int { state, score, apply };
@@ -219,7 +218,7 @@ class OutBlock {
         break;
       case OutPhase::apply:
         tile_.add_tokens(stage.second, stage.tokens, {s.diagonal(), has_segments()},
-                         ncolumns(s.item), shared_.scratch);
+                         ncolumns(s.item));
         if (s.diagonal()) finish(stage, s, first_row);
         break;
     }

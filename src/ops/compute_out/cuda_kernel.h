@@ -36,8 +36,8 @@ struct OutParams {
   int items_per_block, blocks_per_group;
 };
 
-/// T is the dtype of x; `slots` chunks of the window.
-template <typename T>
+/// A is an arithmetic (see cuda/arithmetic.h); `slots` chunks of the window.
+template <typename A>
 void launch_out(const OutParams& params, std::int64_t slots, Stream stream);
 
 }  // namespace adder::cuda

@@ -5,18 +5,14 @@
 // j are counted in blocks of 64 tokens, and the block of j is that of i (the diagonal, where only
 // j <= i counts) or an earlier one.
 //
-//   tensor cores (bf16, f16)   scores stay in registers and become operand A of their product with
-//                              x: weighted in float32, rounded to the digits of T. States are read
-//                              as floats and rounded to operand B. Fragments above the diagonal are
-//                              never multiplied.
-//   float32 unit (f32)         a thread owns 8 rows × 4 columns: per 4 steps of k 12 reads of
-//   shared
-//                              memory of 16 bytes for 128 products. Weights go through shared
-//                              memory.
+// Scores stay in registers and become operand A of their product with x: weighted in float32,
+// rounded to the digits of the arithmetic A. States are read as floats and rounded to operand B.
+// Fragments above the diagonal are never multiplied. Floats take six products, or one if tf32 is
+// allowed (see tensor_core.cuh).
 
 #include "cuda/math.cuh"
 #include "cuda/tensor_core.cuh"
-#include "ops/fwd_pass_state/token_tile.cuh"
+#include "ops/fwd_pass_state/tile_operands.cuh"
 
 namespace adder::cuda {
 
@@ -26,16 +22,15 @@ struct Weighing {
   bool has_segments;
 };
 
-template <typename T>
+template <typename A>
 class OutTile {
  public:
-  using Element = T;
-  struct Scratch {};
+  using Element = ElementOf<A>;
   /// Blocks of a multiprocessor that its shared memory has room for, and registers should.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = sizeof(Element) == 2 ? 3 : 2;
 #else
-  static constexpr int kBlocks = 4;
+  static constexpr int kBlocks = sizeof(Element) == 2 ? 4 : 3;
 #endif
 
   /// Calls f(row, column, segment, first, second) for elements (row, column) and (row, column + 1);
@@ -64,14 +59,14 @@ class OutTile {
 #pragma unroll
     for (int k = 0; k < kTileColumns; k += 16) {
       if (k >= ndstate) break;
-      std::uint32_t a[4];
-      load_C(a, C, k, lane);
+      Stored a[4];
+      Operands::load_a(a, C, first_row_, k, lane);
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
         if (8 * i >= ncolumns) break;
         const float* at = corner + k * kPitch + 8 * i;
-        TensorCore<T>::multiply_computed_b(y_[i], a, TensorCore<T>::computed(at[0], at[kPitch]),
-                                           TensorCore<T>::computed(at[8 * kPitch], at[9 * kPitch]));
+        Core::multiply_computed_b(y_[i], a, Core::computed(at[0], at[kPitch]),
+                                  Core::computed(at[8 * kPitch], at[9 * kPitch]));
       }
     }
   }
@@ -84,7 +79,7 @@ class OutTile {
       const int row = row_ + 8 * half;
       rows_[half] = {tokens.high[row], tokens.low[row], has_segments ? tokens.segments[row] : 0};
       const bool reached = rows_[half].segment == 0;
-      const float decay = decay_of<T>(rows_[half].high + rows_[half].low);
+      const float decay = decay_of<Element>(rows_[half].high + rows_[half].low);
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
         y_[i][2 * half] = reached ? y_[i][2 * half] * decay : 0.0F;
@@ -100,41 +95,45 @@ class OutTile {
 #pragma unroll
     for (int k = 0; k < kTileColumns; k += 16) {
       if (k >= ndstate) break;
-      std::uint32_t a[4];
-      load_C(a, C, k, lane);
+      Stored a[4];
+      Operands::load_a(a, C, first_row_, k, lane);
 #pragma unroll
       for (int j = 0; j < kTileRows; j += 16) {
         if (diagonal && j > first_row_) break;
-        std::uint32_t b[4];
-        ldmatrix_x4(b,
-                    B + SharedTile<T>::offset(j + (lane & 7) + (lane >> 4 << 3), k + (lane & 8)));
-        TensorCore<T>::multiply(scores_[j / 8], a, b[0], b[1]);
-        TensorCore<T>::multiply(scores_[j / 8 + 1], a, b[2], b[3]);
+        Stored b[4];
+        Operands::load_b(b, B, j, k, lane);
+        Core::multiply(scores_[j / 8], a, b[0], b[1]);
+        Core::multiply(scores_[j / 8 + 1], a, b[2], b[3]);
       }
     }
   }
 
   /// y += weights · x.
   __device__ __forceinline__ void add_tokens(const unsigned char* x, const TokenScalars& tokens,
-                                             const Weighing& how, int ncolumns, Scratch&) {
+                                             const Weighing& how, int ncolumns) {
     const int lane = opaque(lane_);
 #pragma unroll
     for (int j = 0; j < kTileRows; j += 16) {
       if (how.diagonal && j > first_row_) break;
-      typename TensorCore<T>::Computed a[4];
+      Computed a[4];
       weigh(a, j, lane, tokens, how);
 #pragma unroll
       for (int i = 0; i < kFragments; i += 2) {
         if (8 * i >= ncolumns) break;
-        std::uint32_t b[4];
-        ldmatrix_x4_trans(b, x + SharedTile<T>::offset(j + (lane & 15), 8 * i + (lane >> 4 << 3)));
-        TensorCore<T>::multiply_computed_a(y_[i], a, b[0], b[1]);
-        TensorCore<T>::multiply_computed_a(y_[i + 1], a, b[2], b[3]);
+        Stored b[4];
+        Operands::load_b_transposed(b, x, 8 * i, j, lane);
+        Core::multiply_computed_a(y_[i], a, b[0], b[1]);
+        Core::multiply_computed_a(y_[i + 1], a, b[2], b[3]);
       }
     }
   }
 
  private:
+  using Core = TensorCore<A>;
+  using Stored = typename Core::Stored;
+  using Computed = typename Core::Computed;
+  using Operands = TileOperands<A>;
+
   static constexpr int kFragments = 8;
   static constexpr int kPitch = SharedTile<float>::kPitch;
 
@@ -151,13 +150,8 @@ class OutTile {
     }
   }
 
-  __device__ __forceinline__ void load_C(std::uint32_t (&a)[4], const unsigned char* C, int k,
-                                         int lane) const {
-    ldmatrix_x4(a, C + SharedTile<T>::offset(first_row_ + (lane & 15), k + (lane >> 4 << 3)));
-  }
-
   // Operand A of 16 tokens from j on.
-  __device__ __forceinline__ void weigh(typename TensorCore<T>::Computed (&a)[4], int j, int lane,
+  __device__ __forceinline__ void weigh(Computed (&a)[4], int j, int lane,
                                         const TokenScalars& tokens, const Weighing& how) const {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
@@ -173,12 +167,13 @@ class OutTile {
         const Row& row = rows_[half];
         const int last = how.diagonal ? row_ + 8 * half : kTileRows;  // token that counts
         const float* scores = scores_[j / 8 + side] + 2 * half;
-        const float first = scores[0] * dt.x * decay_of<T>((row.high - high.x) + (row.low - low.x));
+        const float first =
+            scores[0] * dt.x * decay_of<Element>((row.high - high.x) + (row.low - low.x));
         const float second =
-            scores[1] * dt.y * decay_of<T>((row.high - high.y) + (row.low - low.y));
+            scores[1] * dt.y * decay_of<Element>((row.high - high.y) + (row.low - low.y));
         a[2 * side + half] =
-            TensorCore<T>::computed(token <= last && segments.x == row.segment ? first : 0.0F,
-                                    token + 1 <= last && segments.y == row.segment ? second : 0.0F);
+            Core::computed(token <= last && segments.x == row.segment ? first : 0.0F,
+                           token + 1 <= last && segments.y == row.segment ? second : 0.0F);
       }
     }
   }
@@ -189,142 +184,6 @@ class OutTile {
   float y_[kFragments][4];
   float scores_[kFragments][4];
   Row rows_[2];
-};
-
-template <>
-class OutTile<float> {
- public:
-  using Element = float;
-  static constexpr int kBlocks = 2;
-  struct Scratch {
-    alignas(16) unsigned char weights[SharedTile<float>::kBytes];
-  };
-
-  template <typename F>
-  __device__ __forceinline__ void visit(F&& f) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      f(row(r), column_, rows_[r].segment, y_[r][0], y_[r][1]);
-      f(row(r), column_ + 2, rows_[r].segment, y_[r][2], y_[r][3]);
-    }
-  }
-
-  __device__ __forceinline__ void clear_y() { clear(y_); }
-  __device__ __forceinline__ void clear_scores() { clear(scores_); }
-
-  __device__ __forceinline__ void add_state(const unsigned char* C, const unsigned char* S,
-                                            int ndstate, int) {
-    multiply(C, S, ndstate);
-  }
-
-  __device__ __forceinline__ void decay_rows(const TokenScalars& tokens, bool has_segments) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      rows_[r] = {tokens.high[row(r)], tokens.low[row(r)],
-                  has_segments ? tokens.segments[row(r)] : 0};
-      const bool reached = rows_[r].segment == 0;
-      const float decay = decay_of<float>(rows_[r].high + rows_[r].low);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) y_[r][k] = reached ? y_[r][k] * decay : 0.0F;
-    }
-  }
-
-  __device__ __forceinline__ void add_scores(const unsigned char* C, const unsigned char* B,
-                                             int ndstate, bool) {
-#pragma unroll 1
-    for (int k = 0; k < ndstate; k += 4) {
-      float4 b[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) b[i] = four(B, token(i), k);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 c = four(C, row(r), k);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          scores_[r][i] += c.x * b[i].x;
-          scores_[r][i] += c.y * b[i].y;
-          scores_[r][i] += c.z * b[i].z;
-          scores_[r][i] += c.w * b[i].w;
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void add_tokens(const unsigned char* x, const TokenScalars& tokens,
-                                             const Weighing& how, int, Scratch& scratch) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int j = token(i);
-      const std::int32_t segment = how.has_segments ? tokens.segments[j] : 0;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const bool counts = (!how.diagonal || j <= row(r)) && segment == rows_[r].segment;
-        const float weight = scores_[r][i] * tokens.dt[j] *
-                             decay_of<float>(tokens.log_decay(j, rows_[r].high, rows_[r].low));
-        *reinterpret_cast<float*>(scratch.weights + SharedTile<float>::offset(row(r), j)) =
-            counts ? weight : 0.0F;
-      }
-    }
-    __syncwarp();  // rows of weights are the warp's own
-    multiply(scratch.weights, x, how.diagonal ? first_row_ + 16 : kTileRows);
-    __syncwarp();
-  }
-
- private:
-  static constexpr int kRows = 8;
-
-  struct Row {
-    float high, low;
-    std::int32_t segment;
-  };
-
-  static __device__ __forceinline__ void clear(float (&values)[kRows][4]) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) values[r][k] = 0.0F;
-    }
-  }
-
-  static __device__ __forceinline__ float4 four(const unsigned char* tile, int row, int column) {
-    return *reinterpret_cast<const float4*>(tile + SharedTile<float>::offset(row, column));
-  }
-
-  /// Rows of the two halves of a warp alternate: the eight reads of a row then meet no other bank.
-  __device__ __forceinline__ int row(int r) const { return first_row_ + 2 * r + lane_ / 16; }
-  __device__ __forceinline__ int token(int i) const { return lane_ % 16 + 16 * i; }
-
-  /// y += a b over the first `n` columns of a, rows of b.
-  __device__ __forceinline__ void multiply(const unsigned char* a, const unsigned char* b, int n) {
-#pragma unroll 1
-    for (int k = 0; k < n; k += 4) {
-      float4 right[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) right[i] = four(b, k + i, column_);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 left = four(a, row(r), k);
-        add_product(y_[r], left.x, right[0]);
-        add_product(y_[r], left.y, right[1]);
-        add_product(y_[r], left.z, right[2]);
-        add_product(y_[r], left.w, right[3]);
-      }
-    }
-  }
-
-  static __device__ __forceinline__ void add_product(float (&sum)[4], float a, const float4& b) {
-    sum[0] += a * b.x;
-    sum[1] += a * b.y;
-    sum[2] += a * b.z;
-    sum[3] += a * b.w;
-  }
-
-  const int lane_ = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int first_row_ = static_cast<int>(threadIdx.x) / kWarpSize * 16;  // of the warp
-  const int column_ = lane_ % 16 * 4;
-  float y_[kRows][4];
-  float scores_[kRows][4];
-  Row rows_[kRows];
 };
 
 }  // namespace adder::cuda

@@ -106,6 +106,30 @@ TEST_F(ComputeOutCuda, EveryLengthAroundTheChunkAndTheTile) {
   }
 }
 
+// As good as plain loops whose factors have the digits of tf32, and not as those with all of them.
+TEST_F(ComputeOutCuda, Tf32WhereItIsAllowed) {
+  const ChunkInputs in({.seqlen = 150, .headdim = 64, .dstate = 100, .chunk_size = 64});
+  const Tensor states = random_states(in);
+  Call call(in, states);
+  call.args.allow_tf32 = true;
+  const auto got = call.run();
+  const auto truth = reference_outputs<double>(in, states);
+  EXPECT_TRUE(as_good_as_plain(
+      got, truth,
+      reference_outputs<float, double>(test::tf32_of(in), states, ref::DigitsOf{DType::f16})));
+  EXPECT_FALSE(as_good_as_plain(got, truth, reference_outputs<float, double>(in, states)));
+}
+
+TEST_F(ComputeOutCuda, AllowingTf32ChangesNothingFor16Bits) {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    const ChunkInputs in({.dtype = dtype});
+    const Tensor states = random_states(in);
+    Call call(in, states);
+    call.args.allow_tf32 = true;
+    EXPECT_TRUE(same_bits(call.run(), Call(in, states).run())) << name_of(dtype);
+  }
+}
+
 // Blocks take several heads, which share the scores of their chunk.
 TEST_F(ComputeOutCuda, ManyHeadsShareScores) {
   const int multiprocessors = cuda::properties(cuda::current_device()).multiprocessors;

@@ -17,8 +17,8 @@ struct Tensors {
         states(DeviceChunks::empty_states(s)),
         final_states(device_poison(DType::f32, {s.batch, s.nheads, s.headdim, s.dstate})) {}
 
-  FwdPassStateArgs args() const {
-    FwdPassStateArgs out = in.state_args(states);
+  FwdPassStateArgs args(const DeviceChunkShape& s) const {
+    FwdPassStateArgs out = in.state_args(s, states);
     out.final_states = final_states.view;
     return out;
   }
@@ -29,7 +29,7 @@ struct Tensors {
 double error_of(const DeviceChunkShape& s, const Tensors& tensors, std::int64_t row,
                 std::int64_t head) {
   constexpr std::int64_t kChannels = 2;
-  const FwdPassStateArgs args = tensors.args();
+  const FwdPassStateArgs args = tensors.args(s);
   const auto rows = [&](const ConstTensorView& tokens, std::int64_t column, std::int64_t chunk,
                         std::int64_t count) {
     return to_doubles(DeviceChunks::rows(s, tokens, column, chunk, count));
@@ -62,11 +62,11 @@ DeviceCase case_of(const DeviceChunkShape& s) {
           .bytes = static_cast<double>(size_of(s.dtype)) * tokens * (heads * P + N) +
                    12.0 * tokens * heads + 4.0 * states,
           .flops = 2.0 * tokens * heads * N * P,
-          .allowed_error = s.dtype == DType::f32 ? 1e-5 : 5e-3,
+          .allowed_error = s.allowed_error(),
           .prepare = [s](std::uint64_t seed) {
             const Tensors tensors(s, seed);
             return DeviceWork{
-                .call = [=](cuda::Stream stream) { cuda::fwd_pass_state(tensors.args(), stream); },
+                .call = [=](cuda::Stream stream) { cuda::fwd_pass_state(tensors.args(s), stream); },
                 .error =
                     [=] {
                       return std::max(error_of(s, tensors, 0, 0),

@@ -21,16 +21,19 @@ namespace adder::bench {
 struct DeviceChunkShape {
   std::int64_t batch, seqlen, nheads, headdim, dstate;
   DType dtype = DType::bf16;
+  bool allow_tf32 = false;
 
   static constexpr std::int64_t kChunk = 64;
   std::int64_t chunks_per_row() const { return seqlen / kChunk; }
   std::int64_t nchunks() const { return batch * chunks_per_row(); }
   std::int64_t ntokens() const { return batch * seqlen; }
+  double allowed_error() const { return dtype != DType::f32 ? 5e-3 : allow_tf32 ? 2e-3 : 1e-5; }
 };
 
 inline std::string describe(const DeviceChunkShape& s) {
-  return fmt::format("batch {}, seqlen {}, nheads {}, headdim {}, dstate {}, {}", s.batch, s.seqlen,
-                     s.nheads, s.headdim, s.dstate, name_of(s.dtype));
+  return fmt::format("batch {}, seqlen {}, nheads {}, headdim {}, dstate {}, {}{}", s.batch,
+                     s.seqlen, s.nheads, s.headdim, s.dstate, name_of(s.dtype),
+                     s.allow_tf32 ? ", tf32 allowed" : "");
 }
 
 /// The shapes that ssd_forward is compared on, in part, then a layer of mamba2-2.7b, also in f32.
@@ -43,6 +46,7 @@ inline std::vector<DeviceChunkShape> device_chunk_shapes() {
   }
   out.push_back({8, 4096, 80, 64, 128});
   out.push_back({8, 4096, 80, 64, 128, DType::f32});
+  out.push_back({8, 4096, 80, 64, 128, DType::f32, true});
   return out;
 }
 
@@ -78,12 +82,13 @@ struct DeviceChunks {
     return device_poison(DType::f32, {s.nchunks(), s.nheads, s.dstate, padded_headdim(s.headdim)});
   }
 
-  FwdPassStateArgs state_args(const Tensor& states) const {
+  FwdPassStateArgs state_args(const DeviceChunkShape& s, const Tensor& states) const {
     return {.x = x.view,
             .B = B.view,
             .dt = dt.view,
             .dA_cumsum = dA_cumsum.view,
             .initial_states = {},
+            .allow_tf32 = s.allow_tf32,
             .plan = plan,
             .states = states.view,
             .final_states = {}};

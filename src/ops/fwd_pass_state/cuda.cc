@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "core/dispatch.h"
 #include "cuda/device.h"
+#include "cuda/dispatch.h"
 #include "cuda/layout.h"
 #include "ops/fwd_pass_state/cuda_kernel.h"
 
@@ -62,7 +62,8 @@ void launch_fwd_pass_state(const FwdPassStateArgs& args, const ChunkWindow& wind
   const std::int64_t chains = std::min(window.count, args.plan.nsequences()) * p.nheads;
   const std::int64_t blocks = chains * large_tiles_of(p.dstate) * large_tiles_of(p.columns);
   const bool large = blocks >= properties(args.x.device.index).multiprocessors;
-  visit_float(args.x.dtype, [&]<typename T>(TypeTag<T>) { launch_walk<T>(p, large, stream); });
+  visit_arithmetic(args.x.dtype, args.allow_tf32,
+                   [&]<typename A>(TypeTag<A>) { launch_walk<A>(p, large, stream); });
 }
 
 void launch_empty_sequences(const FwdPassStateArgs& args, Stream stream) {

@@ -24,24 +24,25 @@ __global__ void __launch_bounds__(kCopyThreads)
   }
 }
 
-template <typename T, int kTile>
+template <typename A, int kTile>
 void launch_tiles(WalkParams p, Stream stream) {
   p.n_tiles = static_cast<int>(ceil_div(p.dstate, kTile));
   p.p_tiles = static_cast<int>(ceil_div(p.columns, kTile));
-  launch("to launch fwd_pass_state", walk_kernel<StateTile<T, kTile>>,
-         p.window.count * p.nheads * p.n_tiles * p.p_tiles, kTileThreads, sizeof(WalkShared<T>),
-         stream, p);
+  launch("to launch fwd_pass_state", walk_kernel<StateTile<A, kTile>>,
+         p.window.count * p.nheads * p.n_tiles * p.p_tiles, kTileThreads,
+         sizeof(WalkShared<ElementOf<A>>), stream, p);
 }
 
 }  // namespace
 
-template <typename T>
+template <typename A>
 void launch_walk(WalkParams params, bool large_tiles, Stream stream) {
-  large_tiles ? launch_tiles<T, kLargeStateTile>(params, stream)
-              : launch_tiles<T, kSmallStateTile>(params, stream);
+  large_tiles ? launch_tiles<A, kLargeStateTile>(params, stream)
+              : launch_tiles<A, kSmallStateTile>(params, stream);
 }
 
 template void launch_walk<float>(WalkParams, bool, Stream);
+template void launch_walk<Tf32>(WalkParams, bool, Stream);
 template void launch_walk<bf16>(WalkParams, bool, Stream);
 template void launch_walk<f16>(WalkParams, bool, Stream);
 

@@ -47,8 +47,8 @@ struct WalkParams {
 inline constexpr int kLargeStateTile = 64;
 inline constexpr int kSmallStateTile = 32;
 
-/// T is the dtype of x.
-template <typename T>
+/// A is an arithmetic (see cuda/arithmetic.h).
+template <typename A>
 void launch_walk(WalkParams params, bool large_tiles, Stream stream);
 
 /// Sequences without chunks end with their initial states.

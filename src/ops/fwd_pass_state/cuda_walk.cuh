@@ -16,8 +16,8 @@
 //            threads multiply (see cuda_state_tile.cuh)
 //   shared   16-bit: 2 · (8 + 8 + 1) KB; f32: 2 · (17 + 17 + 1) KB
 //
-// Registers (nvcc 13.0, sm_90; nothing spills): bf16 123 and 103 (tiles of 64 and 32), f16 125 and
-// 104: four blocks of a multiprocessor; f32 150 and 110: three.
+// Registers (nvcc 13.0, sm_90; nothing spills): bf16 123 and 103 (tiles of 64 and 32), f16 118 and
+// 104: four blocks of a multiprocessor; f32 168 and 114 (tf32 167 and 110): three.
 
 #include "cuda/math.cuh"
 #include "ops/fwd_pass_state/cuda_kernel.h"

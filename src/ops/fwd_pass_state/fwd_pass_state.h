@@ -41,6 +41,9 @@ struct FwdPassStateArgs {
   ConstTensorView dA_cumsum;
   /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. Absent: zeros.
   ConstTensorView initial_states;
+  /// Of f32 inputs: factors of products may be rounded to tf32 (11 digits) where that is faster,
+  /// which it is on CUDA devices. Elsewhere, and of other inputs, it changes nothing.
+  bool allow_tf32 = false;
   ChunkPlan plan;
   /// (nchunks, nheads, dstate, padded_headdim(headdim)) f32, contiguous: the state before each
   /// chunk, transposed, padded with zeros. That of a chunk that is not used is left alone.
@@ -62,10 +65,11 @@ void fwd_pass_state(const FwdPassStateArgs& args, std::span<std::byte> workspace
 }  // namespace cpu
 
 namespace cuda {
-/// Puts the work on the stream and returns. States and sums are float32. Of f32 inputs so are the
-/// factors of every product; of 16-bit inputs x is taken as it is and 2^(s_last − s_j) dt_j B_j
-/// rounded to 16 (bf16) or 11 (f16) digits, so that tensor cores can multiply them. The 8 digits of
-/// bf16 would leave a state with an error of 1.7e-3, which the next call begins with.
+/// Puts the work on the stream and returns. States and sums are float32. Tensor cores multiply: of
+/// f32 inputs all digits of each factor, or 11 with allow_tf32; of 16-bit inputs x is taken as it
+/// is and 2^(s_last − s_j) dt_j B_j rounded to 16 (bf16) or 11 (f16) digits. The 8 digits of bf16
+/// would leave a state with an error of 1.7e-3, which the next call begins with. Magnitudes are at
+/// most 3.38e38.
 void fwd_pass_state(const FwdPassStateArgs& args, Stream stream);
 }  // namespace cuda
 

@@ -7,6 +7,7 @@
 
 #include "core/tensor.h"
 #include "ops/chunk_cumsum/chunk_cumsum.h"
+#include "ops/chunk_cumsum/ref.h"
 #include "tests/support/random.h"
 
 namespace adder::test {
@@ -97,5 +98,19 @@ struct ChunkInputs {
     return out;
   }
 };
+
+/// Floats rounded to the digits of tf32.
+inline Tensor tf32_of(const ConstTensorView& floats) {
+  const ref::DigitsOf rounded{DType::f16};  // as many
+  Tensor out = convert(floats, DType::f32);
+  for (float& v : out.span<float>()) v = rounded(v);
+  return out;
+}
+
+/// The inputs as tensor cores take them with tf32.
+inline ChunkInputs tf32_of(ChunkInputs in) {
+  for (Tensor* tensor : {&in.x, &in.B, &in.C}) *tensor = tf32_of(tensor->view);
+  return in;
+}
 
 }  // namespace adder::test

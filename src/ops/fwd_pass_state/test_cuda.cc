@@ -154,6 +154,36 @@ TEST_F(FwdPassStateCuda, EveryLengthAroundTheChunkAndTheTile) {
   }
 }
 
+// As good as plain loops whose factors have the digits of tf32, and not as those with all of them.
+TEST_F(FwdPassStateCuda, Tf32WhereItIsAllowed) {
+  const ChunkInputs in({.seqlen = 150, .headdim = 64, .dstate = 100, .chunk_size = 64});
+  const std::vector<float> initial = initial_states(in);
+  Call call(in, initial);
+  call.args.allow_tf32 = true;
+  const Output got = call.run();
+  const ChunkStates truth = reference_states<double>(in, initial);
+  const ChunkStates coarse =
+      reference_states<float, double>(test::tf32_of(in), initial, ref::DigitsOf{DType::f16});
+  EXPECT_TRUE(as_good_as_plain(got.states, truth.states, to_floats(coarse.states)));
+  EXPECT_TRUE(
+      as_good_as_plain(got.final_states, truth.final_states, to_floats(coarse.final_states)));
+  const ChunkStates plain = reference_states<float, double>(in, initial);
+  EXPECT_FALSE(
+      as_good_as_plain(got.final_states, truth.final_states, to_floats(plain.final_states)));
+}
+
+TEST_F(FwdPassStateCuda, AllowingTf32ChangesNothingFor16Bits) {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    const ChunkInputs in({.dtype = dtype});
+    const Output expected = Call(in, {}).run();
+    Call call(in, {});
+    call.args.allow_tf32 = true;
+    const Output got = call.run();
+    EXPECT_TRUE(same_bits(got.states, expected.states));
+    EXPECT_TRUE(same_bits(got.final_states, expected.final_states));
+  }
+}
+
 TEST_F(FwdPassStateCuda, RestartsAndPackedSequences) {
   const std::vector<std::int32_t> offsets{0, 11, 11, 20};
   std::vector<std::int32_t> seq_idx(20, 1);

@@ -83,6 +83,7 @@ class Steps {
                         .states = states(window),
                         .D = args_.D,
                         .z = args_.z,
+                        .allow_tf32 = args_.allow_tf32,
                         .plan = plan_,
                         .y = args_.y},
                        window, stream);
@@ -94,6 +95,7 @@ class Steps {
             .dt = array(w_.dt, {nheads(), window.count, kChunkSize}),
             .dA_cumsum = sums(window),
             .initial_states = args_.initial_states,
+            .allow_tf32 = args_.allow_tf32,
             .plan = plan_,
             .states = states(window),
             .final_states = args_.final_states};

@@ -17,8 +17,9 @@ namespace adder::test {
 /// One head of one sequence, chunk by chunk.
 class PlainChunks {
  public:
-  PlainChunks(const SsdForwardArgs& args, std::int64_t head)
-      : args_(args), head_(head), group_(head / (args.x.dim(2) / args.B.dim(2))) {
+  /// `digits`: a dtype that has as many as factors of products.
+  PlainChunks(const SsdForwardArgs& args, std::int64_t head, DType digits)
+      : args_(args), head_(head), group_(head / (args.x.dim(2) / args.B.dim(2))), rounded_{digits} {
     if (args.D.defined()) {
       D_ = args.D.rank == 2 ? ref::row_of<float>(args.D, {head})
                             : std::vector<float>{ref::element<float>(args.D, {head})};
@@ -38,13 +39,12 @@ class PlainChunks {
     const std::vector<double> wide_dt(dt.begin(), dt.end());
     std::vector<double> sums(dt.size());
     ref::chunk_cumsum<double>(wide_dt, ref::element<double>(args_.A, {head_}), sums);
-    const ref::DigitsOf rounded{args_.x.dtype};
     const auto x = rows(args_.x, chunk, head_);
     const auto B = rows(args_.B, chunk, group_);
     const auto out = ref::compute_out_chunk<float, double>(
         sums, dt, x, B, rows(args_.C, chunk, group_), D_,
-        args_.z.defined() ? rows(args_.z, chunk, head_) : std::vector<float>(), state, rounded);
-    ref::fwd_pass_state_chunk<float, double>(sums, dt, x, B, state, rounded);
+        args_.z.defined() ? rows(args_.z, chunk, head_) : std::vector<float>(), state, rounded_);
+    ref::fwd_pass_state_chunk<float, double>(sums, dt, x, B, state, rounded_);
     const auto headdim = static_cast<std::size_t>(args_.x.dim(3));
     for (std::size_t i = 0; i < out.size(); ++i) {
       const std::int64_t token =
@@ -66,11 +66,13 @@ class PlainChunks {
 
   const SsdForwardArgs& args_;
   const std::int64_t head_, group_;
+  const ref::DigitsOf rounded_;
   std::vector<float> D_;
 };
 
-/// `args` are in host memory; y and final_states are neither read nor written.
-inline ref::SsdResult<float> plain_chunked(const SsdForwardArgs& args) {
+/// `args` are in host memory; y and final_states are neither read nor written. Factors of products
+/// have as many digits as `digits`.
+inline ref::SsdResult<float> plain_chunked(const SsdForwardArgs& args, DType digits) {
   constexpr std::int64_t kChunkSize = 64;
   const OwnedPlan p({args.x.dim(0), args.x.dim(1), kChunkSize, args.cu_seqlens, args.seq_idx});
   const std::int64_t headdim = args.x.dim(3);
@@ -79,7 +81,7 @@ inline ref::SsdResult<float> plain_chunked(const SsdForwardArgs& args) {
   result.y.resize(static_cast<std::size_t>(args.x.numel()));
   for (std::int64_t s = 0; s < p.plan.nsequences(); ++s) {
     for (std::int64_t head = 0; head < args.x.dim(2); ++head) {
-      const PlainChunks chunks(args, head);
+      const PlainChunks chunks(args, head, digits);
       std::vector<float> state(static_cast<std::size_t>(headdim * dstate));
       for (std::int64_t i = 0; args.initial_states.defined() && i < headdim * dstate; ++i) {
         state[static_cast<std::size_t>(i)] =
@@ -93,6 +95,11 @@ inline ref::SsdResult<float> plain_chunked(const SsdForwardArgs& args) {
     }
   }
   return result;
+}
+
+/// The same with the digits of the inputs' dtype.
+inline ref::SsdResult<float> plain_chunked(const SsdForwardArgs& args) {
+  return plain_chunked(args, args.x.dtype);
 }
 
 }  // namespace adder::test

@@ -63,6 +63,9 @@ struct SsdForwardArgs {
   /// Tokens per chunk, at least 1. Changes results by rounding alone; an implementation may use
   /// chunks of another size.
   std::int64_t chunk_size = 256;
+  /// Of f32 inputs: factors of products may be rounded to tf32 (11 digits) where that is faster,
+  /// which it is on CUDA devices. Elsewhere, and of other inputs, it changes nothing.
+  bool allow_tf32 = false;
   /// (batch, seqlen, nheads, headdim), dtype of x; rows contiguous. May be x or z itself.
   TensorView y;
   /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. May be the memory of
@@ -127,7 +130,7 @@ std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, const SsdFor
 
 /// Puts the work on the stream and returns; without a choice, does it as choose_ssd_forward says.
 /// Chunks of 64 tokens, whatever `chunk_size` is; states and sums in float32, prefix sums in
-/// float64, products of 16-bit inputs as fwd_pass_state and compute_out document. Values of A,
+/// float64, factors of products as fwd_pass_state and compute_out document. Values of A,
 /// cu_seqlens and seq_idx are not looked at on the host. Results do not depend on other rows or
 /// heads, nor, of finite inputs, those of a token on later tokens.
 void ssd_forward(const SsdForwardArgs& args, std::span<std::byte> workspace, Stream stream);

@@ -102,6 +102,47 @@ TEST_F(SsdForwardCuda, TimeStepsMayHaveTheDtypeOfX) {
   }
 }
 
+// As good as plain loops whose factors have the digits of tf32, and not as those with all of them.
+TEST_F(SsdForwardCuda, Tf32WhereItIsAllowed) {
+  SsdCase c({.batch = 2, .seqlen = 200, .nheads = 4, .headdim = 64, .dstate = 64});
+  c.args.allow_tf32 = true;
+  SsdCase coarse = c;
+  coarse.x = test::tf32_of(c.x.view);
+  coarse.B = test::tf32_of(c.B.view);
+  coarse.C = test::tf32_of(c.C.view);
+  coarse.args.x = coarse.x.view;
+  coarse.args.B = coarse.B.view;
+  coarse.args.C = coarse.C.view;
+  const auto truth = ref::ssd_forward<double>(c.args);
+  const auto allowed = test::plain_chunked(coarse.args, DType::f16);
+  const auto exact = test::plain_chunked(c.args);
+  for (const SsdForwardChoice& choice : all_choices()) {
+    SsdOnDevice call(c);
+    if (!takes(choice, call.args)) continue;
+    SCOPED_TRACE(described(choice));
+    const SsdOutput got = call.run(choice);
+    EXPECT_TRUE(test::as_good_as_plain(got.y, truth.y, allowed.y));
+    EXPECT_TRUE(test::as_good_as_plain(got.final_states, truth.final_states, allowed.final_states));
+    EXPECT_FALSE(test::as_good_as_plain(got.y, truth.y, exact.y));
+    EXPECT_FALSE(test::as_good_as_plain(got.final_states, truth.final_states, exact.final_states));
+  }
+}
+
+TEST_F(SsdForwardCuda, AllowingTf32ChangesNothingFor16Bits) {
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    SsdCase c({.seqlen = 90, .headdim = 64, .dstate = 64, .dtype = dtype});
+    for (const SsdForwardChoice& choice : all_choices()) {
+      SsdOnDevice call(c);
+      if (!takes(choice, call.args)) continue;
+      const SsdOutput expected = call.run(choice);
+      call.args.allow_tf32 = true;
+      const SsdOutput got = call.run(choice);
+      EXPECT_TRUE(same_bits(got.y, expected.y)) << name_of(dtype) << " " << described(choice);
+      EXPECT_TRUE(same_bits(got.final_states, expected.final_states));
+    }
+  }
+}
+
 TEST_F(SsdForwardCuda, OutputMayBeTheInputOrTheGateAndStatesMayBeUpdatedInPlace) {
   for (DType dtype : kDTypes) {
     for (const SsdForwardChoice& choice : all_choices()) {

@@ -27,6 +27,16 @@ TEST(SsdForward, NaNShowsInsteadOfBeingClampedAway) {
   nan_shows_instead_of_being_clamped_away(cpu_runner(1));
 }
 
+TEST(SsdForward, AllowingTf32ChangesNothing) {
+  ThreadPool pool(1);
+  SsdCase c({.seqlen = 75});
+  const auto expected = c.run(pool);
+  c.args.allow_tf32 = true;
+  const auto got = c.run(pool);
+  EXPECT_TRUE(same_bits(got.y, expected.y));
+  EXPECT_TRUE(same_bits(got.final_states, expected.final_states));
+}
+
 TEST(SsdForward, OutputMayBeTheInputOrTheGateAndStatesMayBeUpdatedInPlace) {
   ThreadPool pool(2);
   for (bool over_x : {false, true}) {

@@ -32,7 +32,7 @@ left_out() {
       ;;
     ssd_forward_cuda_test)
       # Likewise: many tokens through the same kernels.
-      patterns+=':*FinalStates*'
+      patterns+=':*FinalStatesAreClose:*FinalStatesThatForget*:*FinalStatesOfPositive*'
       # Thousands of calls for tails and options. They decide which addresses are touched, which is
       # for memcheck and initcheck to see, and not how threads wait for each other.
       if [[ $tool == racecheck || $tool == synccheck ]]; then

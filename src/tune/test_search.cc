@@ -50,13 +50,22 @@ TEST(Search, FindsTheFastest) {
   const SearchResult result = search(6, simulation.time(), {.seconds = 0.01});
   EXPECT_TRUE(result.complete);
   EXPECT_EQ(result.best, 3U);
-  EXPECT_DOUBLE_EQ(result.times[3].median_s, 8e-6);  // without the runs that pay for a change
+  EXPECT_DOUBLE_EQ(result.times[3].median_s, 8e-6);
   EXPECT_DOUBLE_EQ(result.times[0].median_s, 10e-6);
   EXPECT_TRUE(result.times[0].finalist);  // what it is compared with, though it is far behind
   EXPECT_TRUE(result.times[4].finalist);
   EXPECT_FALSE(result.times[1].finalist);
   EXPECT_FALSE(result.times[2].finalist);
   EXPECT_GT(result.times[2].median_s, 0);
+}
+
+// Of work so long that a turn is one run, not the run that pays for the change.
+TEST(Search, WhatAChangeCostsDoesNotCount) {
+  Simulation simulation({1.0, 0.9});
+  const SearchResult result = search(2, simulation.time(), {.seconds = 0.01});
+  EXPECT_EQ(result.best, 1U);
+  EXPECT_DOUBLE_EQ(result.times[0].median_s, 1.0);
+  EXPECT_DOUBLE_EQ(result.times[1].median_s, 0.9);
 }
 
 TEST(Search, FindsItInNoise) {

@@ -104,7 +104,7 @@ std::vector<TuningEntry> parse_tuning(std::string_view text, std::string_view so
   return entries;
 }
 
-std::string dump_tuning(std::vector<TuningEntry> entries) {
+std::string dump_tuning(const std::vector<TuningEntry>& entries) {
   std::map<std::string, const TuningEntry*> sorted;
   for (const TuningEntry& entry : entries) sorted.emplace(key_of(entry), &entry);
   // One entry a line: files are read by people, and compared line by line.

@@ -47,7 +47,7 @@ struct TuningEntry {
 std::vector<TuningEntry> parse_tuning(std::string_view text, std::string_view source);
 
 /// The text of a file of these entries, sorted by what they are for.
-std::string dump_tuning(std::vector<TuningEntry> entries);
+std::string dump_tuning(const std::vector<TuningEntry>& entries);
 
 /// The text of a file; nothing if there is none. Throws if it is not a regular file or larger than
 /// any tuning file.

@@ -63,7 +63,7 @@ SsdForwardVariant read_variant(JsonObject& object) {
 json value_in(std::string_view name, std::string_view text) {
   if (name == "dtype") return text;
   if (name == "packed" || name == "gated") return json(true);
-  const json value = json::parse(text, nullptr, false);
+  json value = json::parse(text, nullptr, false);
   check(value.is_number_integer(), "shape: {} is {}, expected an integer", name, in_quotes(text));
   return value;
 }

@@ -76,9 +76,10 @@ TEST_F(CliTune, MeasuresShapesOfOnesOwnAndAddsThemToTheFile) {
   tuned("seqlen=100,nheads=4,headdim=20,dstate=24,dtype=f32,batch=2");
   tuned("seqlen=500,nheads=4,ngroups=2,headdim=64,dstate=64,gated,packed,batch=3");
   tuned("seqlen=500,nheads=4,ngroups=2,headdim=64,dstate=64,gated,batch=3,dtype=f16");
-  EXPECT_EQ(entries().size(), 3U);
+  tuned("seqlen=500,nheads=4,headdim=64,dstate=64,dtype=f32,allow_tf32");
+  EXPECT_EQ(entries().size(), 4U);
   tuned("seqlen=100,nheads=4,headdim=20,dstate=24,dtype=f32,batch=2");
-  EXPECT_EQ(entries().size(), 3U);
+  EXPECT_EQ(entries().size(), 4U);
 }
 
 TEST_F(CliTune, ADryRunListsCandidatesAndWritesNothing) {

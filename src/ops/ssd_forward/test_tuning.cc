@@ -67,7 +67,7 @@ TEST(SsdForwardTuning, FindsTheDeviceAndTheShapeThatWereMeasured) {
 TEST(SsdForwardTuning, EveryFieldTellsShapesApart) {
   SsdForwardTuning tuning;
   tuning.add(kH200, kShape, fused(4));
-  std::vector<SsdForwardShape> others(8, kShape);
+  std::vector<SsdForwardShape> others(9, kShape);
   others[0].dtype = DType::f16;
   others[1].packed = true;
   others[2].gated = true;
@@ -76,6 +76,7 @@ TEST(SsdForwardTuning, EveryFieldTellsShapesApart) {
   others[5].ngroups = 2;
   others[6].headdim = 63;
   others[7].dstate = 64;
+  others[8].allow_tf32 = true;
   for (const SsdForwardShape& other : others) {
     EXPECT_EQ(tuning.find(kH200, other), nullptr) << describe(other);
     // Nor do neighbours of another class pass for neighbours in length.
@@ -121,17 +122,22 @@ SsdForwardArgs args_of(const SsdForwardShape& s) {
   args.x = ConstTensorView(nullptr, s.dtype, {rows, s.seqlen, s.nheads, s.headdim});
   args.B = ConstTensorView(nullptr, s.dtype, {rows, s.seqlen, s.ngroups, s.dstate});
   if (s.gated) args.z = args.x;
+  args.allow_tf32 = s.allow_tf32;
   if (s.packed) args.cu_seqlens = ConstTensorView(nullptr, DType::i32, {s.batch + 1});
   return args;
 }
 
 TEST(SsdForwardTuning, ShapesOfArguments) {
   for (const SsdForwardShape& shape :
-       {kShape, SsdForwardShape{.dtype = DType::f32, .packed = true, .batch = 9, .seqlen = 100},
+       {kShape,
+        SsdForwardShape{
+            .dtype = DType::f32, .allow_tf32 = true, .packed = true, .batch = 9, .seqlen = 100},
         SsdForwardShape{.gated = true, .batch = 2, .nheads = 6, .ngroups = 3, .headdim = 7}}) {
     EXPECT_EQ(shape_of(args_of(shape)), shape) << describe(shape);
   }
   SsdForwardArgs args = args_of(kShape);
+  args.allow_tf32 = true;  // changes nothing of bf16
+  EXPECT_EQ(shape_of(args), kShape);
   args.seq_idx = ConstTensorView(nullptr, DType::i32, {4, 4096});
   EXPECT_EQ(shape_of(args), std::nullopt);
 }
@@ -194,6 +200,7 @@ TEST(SsdForwardTuning, TablesAreReplacedWhileOthersLookChoicesUp) {
 
 TEST(SsdForwardTuningJson, ShapesAndChoicesComeBackAsTheyWere) {
   const SsdForwardShape odd{.dtype = DType::f32,
+                            .allow_tf32 = true,
                             .packed = true,
                             .gated = true,
                             .batch = 3,
@@ -228,8 +235,8 @@ TEST(SsdForwardTuningJson, ReadersTakeNothingElse) {
   EXPECT_EQ(choice_error(R"({"variant": "hopper", "segments": 2, "cluster": 4294967297})"),
             "here: cluster is \"4294967297\", expected an integer from 1 to 16");
 
-  for (const char* name :
-       {"dtype", "packed", "gated", "batch", "seqlen", "nheads", "ngroups", "headdim", "dstate"}) {
+  for (const char* name : {"dtype", "allow_tf32", "packed", "gated", "batch", "seqlen", "nheads",
+                           "ngroups", "headdim", "dstate"}) {
     json shape = to_json(kShape);
     shape.erase(name);
     EXPECT_THROW(read_ssd_forward_shape(shape, "here"), Error) << name;
@@ -240,6 +247,10 @@ TEST(SsdForwardTuningJson, ReadersTakeNothingElse) {
   shape["ngroups"] = 3;
   EXPECT_EQ(error_of([&] { read_ssd_forward_shape(shape, "here"); }),
             "here: ngroups is 3, expected a divisor of the 8 heads");
+  shape = to_json(kShape);
+  shape["allow_tf32"] = true;
+  EXPECT_EQ(error_of([&] { read_ssd_forward_shape(shape, "here"); }),
+            "here: allow_tf32 is given with bf16, expected it with f32 only");
   shape = to_json(kShape);
   shape["more"] = 1;
   EXPECT_EQ(error_of([&] { read_ssd_forward_shape(shape, "here"); }),
@@ -252,6 +263,9 @@ TEST(SsdForwardTuningJson, ShapesAreReadAsPeopleWriteThem) {
       "seqlen=100,nheads=6,headdim=5,dstate=7,packed,batch=3,dtype=f16,ngroups=2,gated");
   EXPECT_EQ(describe(odd),
             "packed 3, seqlen 100, nheads 6, headdim 5, dstate 7, ngroups 2, f16, gated");
+  EXPECT_EQ(describe(parse_ssd_forward_shape(
+                "seqlen=1,nheads=2,headdim=3,dstate=4,dtype=f32,allow_tf32")),
+            "batch 1, seqlen 1, nheads 2, headdim 3, dstate 4, f32, tf32 allowed");
   EXPECT_EQ(describe(kShape), "batch 4, seqlen 4096, nheads 8, headdim 64, dstate 128");
   EXPECT_EQ(describe(fused(3)), "hopper, segments 3, cluster 1");
   const auto error = [](std::string_view text) {
@@ -259,9 +273,11 @@ TEST(SsdForwardTuningJson, ShapesAreReadAsPeopleWriteThem) {
   };
   EXPECT_EQ(error("seqlen=1,nheads=1,headdim=1"),
             "shape has no dstate, expected an integer from 1 to 1048576");
-  EXPECT_EQ(error("seqlen"), "shape: found \"seqlen\", expected NAME=VALUE, packed or gated");
+  EXPECT_EQ(error("seqlen"),
+            "shape: found \"seqlen\", expected NAME=VALUE, allow_tf32, packed or gated");
   EXPECT_EQ(error("packed=1"), "shape: found \"packed=1\", expected packed alone");
-  EXPECT_EQ(error("seqlen=1,,"), "shape: found \"\", expected NAME=VALUE, packed or gated");
+  EXPECT_EQ(error("seqlen=1,,"),
+            "shape: found \"\", expected NAME=VALUE, allow_tf32, packed or gated");
   EXPECT_EQ(error("seqlen=1,seqlen=2"), "shape: \"seqlen\" is given twice");
   EXPECT_EQ(error("seqlen=many"), "shape: seqlen is \"many\", expected an integer");
   EXPECT_EQ(error("seqlen=1,nheads=1,headdim=1,dstate=1,depth=3"),

@@ -36,6 +36,7 @@ std::optional<SsdForwardShape> shape_of(const SsdForwardArgs& args) {
   if (args.seq_idx.defined()) return {};
   const bool packed = args.cu_seqlens.defined();
   return SsdForwardShape{.dtype = args.x.dtype,
+                         .allow_tf32 = args.allow_tf32 && args.x.dtype == DType::f32,
                          .packed = packed,
                          .gated = args.z.defined(),
                          .batch = packed ? args.cu_seqlens.dim(0) - 1 : args.x.dim(0),

@@ -27,6 +27,7 @@ inline constexpr std::int64_t kSsdForwardKernelVersion = 1;
 /// choices are allowed; the other options cost about the same by every choice.
 struct SsdForwardShape {
   DType dtype = DType::bf16;  ///< of x
+  bool allow_tf32 = false;    ///< and x is f32: of other inputs it changes nothing
   bool packed = false;        ///< cu_seqlens is given
   bool gated = false;         ///< z is given
   std::int64_t batch = 1;     ///< rows, or packed sequences
@@ -55,8 +56,8 @@ SsdForwardShape read_ssd_forward_shape(const nlohmann::json& value, const std::s
 SsdForwardChoice read_ssd_forward_choice(const nlohmann::json& value, const std::string& where);
 
 /// A shape as people write it: "seqlen=3000,nheads=80,headdim=64,dstate=128", with the names that
-/// files use. batch and ngroups may be left out (1), dtype (bf16), packed and gated (no; the bare
-/// word is yes). Throws adder::Error.
+/// files use. batch and ngroups may be left out (1), dtype (bf16), and allow_tf32, packed and gated
+/// (no; the bare word is yes). Throws adder::Error.
 SsdForwardShape parse_ssd_forward_shape(std::string_view text);
 
 // For people: "batch 4, seqlen 4096, nheads 8, headdim 64, dstate 128" and what differs from bf16,

@@ -59,10 +59,14 @@ SsdForwardVariant read_variant(JsonObject& object) {
   object.fail_value("variant", "general or hopper");
 }
 
+bool is_flag(std::string_view name) {
+  return name == "allow_tf32" || name == "packed" || name == "gated";
+}
+
 /// A word of parse_ssd_forward_shape as what a file would hold under its name.
 json value_in(std::string_view name, std::string_view text) {
   if (name == "dtype") return text;
-  if (name == "packed" || name == "gated") return json(true);
+  if (is_flag(name)) return json(true);
   json value = json::parse(text, nullptr, false);
   check(value.is_number_integer(), "shape: {} is {}, expected an integer", name, in_quotes(text));
   return value;
@@ -71,7 +75,10 @@ json value_in(std::string_view name, std::string_view text) {
 }  // namespace
 
 json to_json(const SsdForwardShape& shape) {
-  json out = {{"dtype", name_of(shape.dtype)}, {"packed", shape.packed}, {"gated", shape.gated}};
+  json out = {{"dtype", name_of(shape.dtype)},
+              {"allow_tf32", shape.allow_tf32},
+              {"packed", shape.packed},
+              {"gated", shape.gated}};
   visit_extents(shape,
                 [&](const char* name, std::int64_t extent, std::int64_t) { out[name] = extent; });
   return out;
@@ -80,11 +87,14 @@ json to_json(const SsdForwardShape& shape) {
 SsdForwardShape read_ssd_forward_shape(const json& value, const std::string& where) {
   JsonObject object(value, where);
   SsdForwardShape shape{.dtype = read_dtype(object),
+                        .allow_tf32 = object.boolean("allow_tf32"),
                         .packed = object.boolean("packed"),
                         .gated = object.boolean("gated")};
   visit_extents(shape, [&](const char* name, std::int64_t& extent, std::int64_t most) {
     extent = object.integer(name, 1, most);
   });
+  check(!shape.allow_tf32 || shape.dtype == DType::f32,
+        "{}: allow_tf32 is given with {}, expected it with f32 only", where, name_of(shape.dtype));
   check(shape.nheads % shape.ngroups == 0, "{}: ngroups is {}, expected a divisor of the {} heads",
         where, shape.ngroups, shape.nheads);
   object.done();
@@ -113,15 +123,15 @@ SsdForwardShape parse_ssd_forward_shape(std::string_view text) {
     const std::string_view word = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), word.size() + 1));
     const std::string_view name = word.substr(0, word.find('='));
-    const bool flag = name == "packed" || name == "gated";
+    const bool flag = is_flag(name);
     check(flag == (name.size() == word.size()), "shape: found {}, expected {}", in_quotes(word),
-          flag ? fmt::format("{} alone", name) : "NAME=VALUE, packed or gated");
+          flag ? fmt::format("{} alone", name) : "NAME=VALUE, allow_tf32, packed or gated");
     const std::string_view value = flag ? std::string_view() : word.substr(name.size() + 1);
     check(!fields.contains(name), "shape: {} is given twice", in_quotes(name));
     fields[std::string(name)] = value_in(name, value);
   }
-  const json defaults = {
-      {"batch", 1}, {"ngroups", 1}, {"dtype", "bf16"}, {"packed", false}, {"gated", false}};
+  const json defaults = {{"batch", 1},          {"ngroups", 1},    {"dtype", "bf16"},
+                         {"allow_tf32", false}, {"packed", false}, {"gated", false}};
   for (const auto& [name, value] : defaults.items()) {
     if (!fields.contains(name)) fields[name] = value;
   }
@@ -134,6 +144,7 @@ std::string describe(const SsdForwardShape& s) {
                   s.packed ? "packed" : "batch", s.batch, s.seqlen, s.nheads, s.headdim, s.dstate);
   if (s.ngroups != 1) out += fmt::format(", ngroups {}", s.ngroups);
   if (s.dtype != DType::bf16) out += fmt::format(", {}", name_of(s.dtype));
+  if (s.allow_tf32) out += ", tf32 allowed";
   if (s.gated) out += ", gated";
   return out;
 }

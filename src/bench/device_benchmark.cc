@@ -44,6 +44,7 @@ int copies_beyond_cache(double bytes, std::int64_t l2_bytes) {
 DeviceMeasurement measure(std::string_view op, const DeviceCase& shape, double min_seconds) {
   const cuda::OwnedStream stream;
   std::vector<DeviceWork> work{shape.prepare(1)};
+  cuda::synchronize(nullptr);  // inputs may be computed there, for which `stream` does not wait
   work[0].call(stream);
   cuda::synchronize(stream);
   DeviceMeasurement out;

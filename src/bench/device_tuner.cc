@@ -122,6 +122,7 @@ TuningResult measure_candidates(const DeviceTunable& tunable, const tune::Search
   const cuda::OwnedStream stream;
   TuningResult result;
   std::vector<TuningWork> work{tunable.prepare(1)};
+  cuda::synchronize(nullptr);  // inputs may be computed there, for which `stream` does not wait
   if (!check_candidates(tunable, work[0], options, stream, result)) {
     result.complete = false;
     return result;

@@ -51,7 +51,8 @@ void expect_right_by_every_choice(const std::vector<SsdCase>& cases, const std::
           fmt::format("{}, record {}, {}, {}", label, i, name_of(s.dtype), test::described(choice));
       yardsticks[i].add(cases[i], got, name, y, final_states);
       test::expect_states_close(got.final_states, yardsticks[i].truth.final_states,
-                                s.headdim * s.dstate, s.dtype, name);
+                                s.headdim * s.dstate, s.dtype,
+                                choice.variant == cuda::SsdForwardVariant::hopper, name);
       ++taken;
     }
     if (taken == 0) continue;

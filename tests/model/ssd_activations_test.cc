@@ -48,7 +48,7 @@ TEST(SsdActivations, SsdForwardIsAsGoodAsTheRecurrenceInEveryTierAndDtype) {
         yardsticks[i].add(cases[i], got, label, y, final_states);
         // In float32 whatever the dtype of x.
         test::expect_states_close(got.final_states, yardsticks[i].truth.final_states,
-                                  s.headdim * s.dstate, DType::f32, label);
+                                  s.headdim * s.dstate, DType::f32, false, label);
       }
       EXPECT_TRUE(y.as_good_as_plain());
       EXPECT_TRUE(final_states.as_good_as_plain());

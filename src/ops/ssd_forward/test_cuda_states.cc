@@ -21,6 +21,7 @@ void expect_states_close(const SsdCase& c, const std::string& label) {
     SsdOnDevice call(c);
     if (!test::takes(choice, call.args)) continue;
     test::expect_states_close(call.run(choice).final_states, truth, s.headdim * s.dstate, s.dtype,
+                              choice.variant == cuda::SsdForwardVariant::hopper,
                               fmt::format("{}, {} of {} x {}, {}", label, name_of(s.dtype),
                                           s.headdim, s.dstate, test::described(choice)));
   }

@@ -17,13 +17,18 @@
 
 namespace adder::test {
 
-/// What a head's state may be off by, for inputs of a dtype.
-constexpr double allowed_state_error(DType dtype) { return dtype == DType::f32 ? 1e-5 : 1e-3; }
+/// What a head's state may be off by, for inputs of a dtype. `once_rounded`: the kernel rounds each
+/// term dt x to bf16 once, as cuda::SsdForwardVariant::hopper documents.
+constexpr double allowed_state_error(DType dtype, bool once_rounded) {
+  if (dtype == DType::bf16 && once_rounded) return 3e-3;
+  return dtype == DType::f32 ? 1e-5 : 1e-3;
+}
 
 /// `got` and `truth` are heads of `head_size` elements each. Prints the largest error of a head and
 /// the largest of an element, relative to the largest element of its head.
 inline void expect_states_close(std::span<const float> got, std::span<const double> truth,
-                                std::int64_t head_size, DType dtype, const std::string& label) {
+                                std::int64_t head_size, DType dtype, bool once_rounded,
+                                const std::string& label) {
   ASSERT_EQ(got.size(), truth.size()) << label;
   const auto size = static_cast<std::size_t>(head_size);
   double worst_head = 0;
@@ -42,7 +47,7 @@ inline void expect_states_close(std::span<const float> got, std::span<const doub
     if (!(error <= worst_head)) worst_head = error;  // a NaN is worse than anything
     worst_element = std::max(worst_element, largest_error / largest);
   }
-  EXPECT_LE(worst_head, allowed_state_error(dtype)) << label;
+  EXPECT_LE(worst_head, allowed_state_error(dtype, once_rounded)) << label;
   std::printf("final states, %s: worst head %.2e, worst element %.2e\n", label.c_str(), worst_head,
               worst_element);
 }

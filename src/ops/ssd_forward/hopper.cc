@@ -62,7 +62,11 @@ struct Costs {
   double outputs;    // a chunk of the second
 };
 constexpr std::array<Costs, 4> kCosts{{{0.74, 1.50}, {0.83, 1.90}, {0.95, 2.60}, {1.08, 3.30}}};
-constexpr double kSegmentsOverhead = 14;  // the first kernel's launch and fill, and the combining
+constexpr double kSegmentsOverhead = 4;  // the first kernel's fill, and the combining
+/// Of so many blocks of the first kernel that the second can begin nowhere before it ends; and per
+/// slice of the states that all its blocks then load at once.
+constexpr double kCrowdedOverhead = 4;
+constexpr double kCrowdedOverheadPerSlice = 0.5;
 
 double cost(const Shape& s, std::int64_t segments, std::int64_t multiprocessors) {
   const Costs& costs = kCosts[static_cast<std::size_t>(s.slices - 1)];
@@ -72,8 +76,10 @@ double cost(const Shape& s, std::int64_t segments, std::int64_t multiprocessors)
   };
   const double outputs = waves(s.blocks() * segments) * chunks * costs.outputs;
   if (segments == 1) return outputs;
-  return outputs + waves(s.blocks() * (segments - 1)) * chunks * costs.end_state +
-         kSegmentsOverhead;
+  const std::int64_t ends = s.blocks() * (segments - 1);
+  const bool crowded = 4 * ends > 3 * multiprocessors;
+  return outputs + waves(ends) * chunks * costs.end_state + kSegmentsOverhead +
+         (crowded ? kCrowdedOverhead + kCrowdedOverheadPerSlice * s.slices : 0.0);
 }
 
 /// Segments of equal length, the last perhaps shorter, none empty.

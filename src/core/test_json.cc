@@ -3,21 +3,14 @@
 #include "adder/error.h"
 #include "core/json_document.h"
 #include "core/json_object.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
 
-using nlohmann::json;
+using test::error_of;
 
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using nlohmann::json;
 
 TEST(JsonDocument, RefusesWhatReadersDisagreeOn) {
   EXPECT_EQ(parse_json_object(R"({"a": [NaN, -Infinity]})", "file").dump(),

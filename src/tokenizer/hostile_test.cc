@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "adder/tokenizer.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -24,12 +25,8 @@ json small_tokenizer() {
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    Tokenizer::from_json(text, "some/tokenizer.json").encode("abc <e> abc");
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
+  return test::error_of(
+      [&] { Tokenizer::from_json(text, "some/tokenizer.json").encode("abc <e> abc"); });
 }
 
 /// The error of the small tokenizer with the value at a JSON pointer replaced.

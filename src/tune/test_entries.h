@@ -6,6 +6,7 @@
 
 #include "adder/error.h"
 #include "ops/ssd_forward/tuning.h"
+#include "tests/support/error_of.h"
 #include "tune/tuning_file.h"
 
 namespace adder::test {
@@ -26,16 +27,6 @@ inline tune::TuningEntry ssd_entry(std::int64_t seqlen, std::int64_t segments,
           .choice = cuda::to_json(cuda::SsdForwardChoice{.variant = cuda::SsdForwardVariant::hopper,
                                                          .segments = segments}),
           .measured = {{"median_s", 1e-4}}};
-}
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace adder::test

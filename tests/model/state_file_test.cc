@@ -12,6 +12,7 @@
 #include "adder/model.h"
 #include "core/atomic_file.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -35,12 +36,7 @@ class StateFile : public ::testing::Test {
     return error_of_raw(bytes);
   }
   std::string error_of_raw(const std::vector<std::byte>& bytes) const {
-    try {
-      Snapshot::parse(bytes, "a.state", model_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { Snapshot::parse(bytes, "a.state", model_); });
   }
 
   static void put(std::vector<std::byte>& bytes, std::size_t offset, std::uint64_t value) {

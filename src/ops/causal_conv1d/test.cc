@@ -6,6 +6,7 @@
 #include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/causal_conv1d/test_problem.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 #include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
@@ -399,12 +400,7 @@ TEST(CausalConv1d, NamesTheArgumentThatIsWrong) {
   const CausalConv1dArgs good =
       p.args(TensorView::of(y.data(), {6, 8}), TensorView::of(state.data(), {2, 3, 8}));
   const auto error_of = [&](const CausalConv1dArgs& args) -> std::string {
-    try {
-      cpu::causal_conv1d(args, pool);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { cpu::causal_conv1d(args, pool); });
   };
   EXPECT_EQ(error_of(good), "no error");
   CausalConv1dArgs args = good;

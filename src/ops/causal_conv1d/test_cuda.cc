@@ -7,6 +7,7 @@
 #include "ops/causal_conv1d/test_problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
 
@@ -413,12 +414,7 @@ template <typename Change>
 std::string error_of(Change&& change) {
   CausalConv1dArgs args = device_args();
   change(args);
-  try {
-    cuda::causal_conv1d(args, nullptr);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { cuda::causal_conv1d(args, nullptr); });
 }
 
 TEST(CausalConv1dCudaErrors, NameTheArgumentThatIsWrong) {

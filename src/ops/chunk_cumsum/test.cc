@@ -4,6 +4,7 @@
 #include "core/cpu_tier.h"
 #include "ops/chunk_cumsum/test_cumsum.h"
 #include "ops/chunk_cumsum/test_plan.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 
 namespace adder {
@@ -153,12 +154,7 @@ TEST(ChunkCumsum, NamesTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     ChunkCumsumArgs args = good;
     change(args);
-    try {
-      cpu::chunk_cumsum(args, pool);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cpu::chunk_cumsum(args, pool); });
   };
   EXPECT_EQ(error_of([](auto&) {}), "no error");
   EXPECT_EQ(error_of([](auto& a) { a.A = a.A.narrow(0, 0, 1); }),

@@ -10,6 +10,7 @@
 #include "ops/chunk_cumsum/test_device_plan.h"
 #include "ops/chunk_cumsum/test_plan.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -190,12 +191,7 @@ TEST_F(ChunkPlanCuda, NumbersTheSegmentsOfSeqIdx) {
 TEST_F(ChunkPlanCuda, NamesTheArgumentThatIsWrong) {
   const std::vector<std::int32_t> offsets{0, 4};
   const auto error_of = [&](const ChunkPlanArgs& args) {
-    try {
-      cuda::chunk_plan_bytes(args);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cuda::chunk_plan_bytes(args); });
   };
   EXPECT_EQ(error_of({.batch = 1, .seqlen = 4, .chunk_size = 0}),
             "chunk_plan: chunk_size is 0, expected at least 1");
@@ -364,12 +360,7 @@ TEST(ChunkCumsumCudaErrors, NameTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     ChunkCumsumArgs args = good;
     change(args);
-    try {
-      cuda::chunk_cumsum(args, nullptr);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cuda::chunk_cumsum(args, nullptr); });
   };
   EXPECT_EQ(error_of([](auto& a) { a.plan.device = {}; }),
             "chunk_cumsum: the plan is in host memory, expected it in memory of CUDA device 0");

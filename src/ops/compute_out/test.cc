@@ -7,6 +7,7 @@
 #include "core/half.h"
 #include "ops/compute_out/test_reference.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 
 namespace adder {
@@ -126,12 +127,7 @@ TEST(ComputeOut, NamesTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     ComputeOutArgs args = good;
     change(args);
-    try {
-      cpu::compute_out(args, workspace, pool);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cpu::compute_out(args, workspace, pool); });
   };
   EXPECT_EQ(error_of([](auto&) {}), "no error");
   EXPECT_EQ(error_of([](auto& a) { a.C = a.C.narrow(2, 0, 1); }),

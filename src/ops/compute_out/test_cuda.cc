@@ -10,6 +10,7 @@
 #include "ops/fwd_pass_state/test_device.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -240,12 +241,7 @@ TEST(ComputeOutCudaErrors, NameTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     ComputeOutArgs args = good;
     change(args);
-    try {
-      cuda::compute_out(args, nullptr);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cuda::compute_out(args, nullptr); });
   };
   EXPECT_EQ(error_of([](auto& a) { a.plan.device = {}; }),
             "compute_out: the plan is in host memory, expected it in memory of CUDA device 0");

@@ -8,6 +8,7 @@
 #include "core/half.h"
 #include "ops/embedding/ref.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/sparse.h"
@@ -115,12 +116,7 @@ TEST(Embedding, OffsetsBeyond32Bits) {  // known bug 12
 
 std::string error_of(const EmbeddingArgs& args) {
   ThreadPool pool(1);
-  try {
-    cpu::embedding(args, pool);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { cpu::embedding(args, pool); });
 }
 
 TEST(Embedding, AnIdOutOfRangeIsNamedAndNothingIsWritten) {

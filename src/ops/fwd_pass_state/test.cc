@@ -4,6 +4,7 @@
 #include "core/cpu_tier.h"
 #include "ops/fwd_pass_state/test_reference.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 
 namespace adder {
@@ -105,12 +106,7 @@ TEST(FwdPassState, NamesTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     FwdPassStateArgs args = good;
     change(args);
-    try {
-      cpu::fwd_pass_state(args, workspace, pool);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cpu::fwd_pass_state(args, workspace, pool); });
   };
   EXPECT_EQ(error_of([](auto&) {}), "no error");
   EXPECT_EQ(error_of([](auto& a) { a.states = a.states.narrow(0, 0, 5); }),

@@ -8,6 +8,7 @@
 #include "ops/fwd_pass_state/test_reference.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -258,12 +259,7 @@ TEST(FwdPassStateCudaErrors, NameTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     FwdPassStateArgs args = good;
     change(args);
-    try {
-      cuda::fwd_pass_state(args, nullptr);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cuda::fwd_pass_state(args, nullptr); });
   };
   EXPECT_EQ(error_of([](auto& a) { a.plan.device = {}; }),
             "fwd_pass_state: the plan is in host memory, expected it in memory of CUDA device 0");

@@ -6,6 +6,7 @@
 #include "ops/gated_rms_norm/gated_rms_norm.h"
 #include "ops/gated_rms_norm/test_problem.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 #include "tests/support/pooled.h"
 #include "tests/support/random.h"
@@ -223,12 +224,7 @@ TEST(GatedRmsNorm, NamesTheArgumentThatIsWrong) {
   ThreadPool pool(1);
   std::vector<float> data(96);
   const auto error_of = [&](const GatedRmsNormArgs& args) -> std::string {
-    try {
-      cpu::gated_rms_norm(args, pool);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { cpu::gated_rms_norm(args, pool); });
   };
   const GatedRmsNormArgs good{.y = ConstTensorView::of(data.data(), {2, 12}),
                               .z = ConstTensorView::of(data.data() + 24, {2, 12}),

@@ -9,6 +9,7 @@
 #include "ops/gated_rms_norm/test_problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
 
@@ -296,12 +297,7 @@ template <typename Change>
 std::string error_of(Change&& change) {
   GatedRmsNormArgs args = device_args();
   change(args);
-  try {
-    cuda::gated_rms_norm(args, nullptr);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { cuda::gated_rms_norm(args, nullptr); });
 }
 
 TEST(GatedRmsNormCudaErrors, NameTheArgumentThatIsWrong) {

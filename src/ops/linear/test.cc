@@ -12,6 +12,7 @@
 #include "ops/linear/linear.h"
 #include "ops/linear/ref.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/sparse.h"
@@ -328,12 +329,7 @@ TEST(Linear, InfinitiesStayInTheirTokenAndOutput) {
 
 std::string message_of(const LinearArgs& args, const PackedLinear& weight) {
   ThreadPool pool(1);
-  try {
-    cpu::linear(args, weight, pool);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { cpu::linear(args, weight, pool); });
 }
 
 TEST(Linear, NamesTheArgumentThatIsWrong) {

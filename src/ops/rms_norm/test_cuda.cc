@@ -7,6 +7,7 @@
 #include "ops/rms_norm/test_problem.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
 
 namespace adder {
@@ -222,12 +223,7 @@ template <typename Change>
 std::string error_of(Change&& change) {
   RmsNormArgs args = device_args();
   change(args);
-  try {
-    cuda::rms_norm(args, nullptr);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { cuda::rms_norm(args, nullptr); });
 }
 
 TEST(RmsNormCudaErrors, NameTheArgumentThatIsWrong) {

@@ -10,10 +10,13 @@
 #include "ops/sampling/rng.h"
 #include "ops/sampling/sampling.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/random.h"
 
 namespace adder {
 namespace {
+
+using test::error_of;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -25,16 +28,6 @@ int sample(std::span<const float> logits, const SamplingParams& params, std::uin
   Rng rng(seed);
   SamplingWorkspace workspace;
   return sample_token(logits, params, recent, rng, workspace);
-}
-
-template <typename Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // ---- generator ---------------------------------------------------------------------------------
@@ -144,21 +137,21 @@ TEST(Softmax, NamesTheLogitThatIsWrong) {
   for (std::size_t at : {0, 5, 16, 33}) {
     std::vector<float> logits(34, 1.0F);
     logits[at] = kNan;
-    EXPECT_EQ(message_of([&] { argmax(logits); }), "argmax: the logit of token " +
-                                                       std::to_string(at) +
-                                                       " is nan, expected a finite number or -inf");
+    EXPECT_EQ(error_of([&] { argmax(logits); }), "argmax: the logit of token " +
+                                                     std::to_string(at) +
+                                                     " is nan, expected a finite number or -inf");
     logits[at] = kInf;
-    EXPECT_EQ(message_of([&] { sample(logits, kUnfiltered); }),
+    EXPECT_EQ(error_of([&] { sample(logits, kUnfiltered); }),
               "sample_token: the logit of token " + std::to_string(at) +
                   " is inf, expected a finite number or -inf");
   }
   const std::vector<float> none(20, -kInf);
-  EXPECT_EQ(message_of([&] { negative_log_likelihood(none, 0); }),
+  EXPECT_EQ(error_of([&] { negative_log_likelihood(none, 0); }),
             "negative_log_likelihood: all 20 logits are -inf, expected at least one finite number");
-  EXPECT_EQ(message_of([] { argmax({}); }),
+  EXPECT_EQ(error_of([] { argmax({}); }),
             "argmax: there are no logits, expected one for each token");
   const std::vector<float> good(20, 0.0F);
-  EXPECT_EQ(message_of([&] { negative_log_likelihood(good, 20); }),
+  EXPECT_EQ(error_of([&] { negative_log_likelihood(good, 20); }),
             "negative_log_likelihood: target is 20, expected a token id below 20");
   std::vector<float> out(19);
   EXPECT_THROW(softmax(good, 1.0F, out), Error);
@@ -311,7 +304,7 @@ TEST(Sampling, ThePenaltyTakesEachTokenOnce) {
   EXPECT_EQ(sample(std::vector<float>{3.0F, 1.2F}, greedy, 0, thrice), 0);
   EXPECT_EQ(sample(std::vector<float>{-1.0F, -2.5F}, greedy, 0, thrice), 0);
   const std::vector<int> outside{3};
-  EXPECT_EQ(message_of([&] { sample(positive, greedy, 0, outside); }),
+  EXPECT_EQ(error_of([&] { sample(positive, greedy, 0, outside); }),
             "sample_token: recent contains token id 3, expected ids below 3");
 }
 
@@ -330,7 +323,7 @@ TEST(Sampling, ExtremesLeaveOneToken) {
 
 TEST(Sampling, ParametersAreChecked) {
   const auto message = [](const SamplingParams& params) {
-    return message_of([&] { validate(params); });
+    return error_of([&] { validate(params); });
   };
   EXPECT_EQ(message({}), "no error");
   EXPECT_EQ(message({.temperature = -0.5F}),

@@ -6,6 +6,7 @@
 #include "ops/selective_scan/selective_scan.h"
 #include "ops/selective_scan/test_problem.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
 
@@ -335,12 +336,7 @@ TEST(SelectiveScan, NamesTheArgumentThatIsWrong) {
   const SelectiveScanArgs good =
       p.args(TensorView::of(y.data(), {1, 6, 8}), TensorView::of(states.data(), {1, 8, 4}));
   const auto error_of = [&](const SelectiveScanArgs& args) -> std::string {
-    try {
-      cpu::selective_scan(args, pool);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { cpu::selective_scan(args, pool); });
   };
   EXPECT_EQ(error_of(good), "no error");
   SelectiveScanArgs args = good;

@@ -7,6 +7,7 @@
 #include "ops/selective_scan_step/ref.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 #include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
@@ -310,12 +311,7 @@ TEST(SelectiveScanStep, NamesTheArgumentThatIsWrong) {
   const SelectiveScanStepArgs good =
       step_args(p, TensorView::of(y.data(), {2, 8}), TensorView::of(p.states.data(), {2, 8, 4}));
   const auto error_of = [&](const SelectiveScanStepArgs& args) -> std::string {
-    try {
-      cpu::selective_scan_step(args, pool);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { cpu::selective_scan_step(args, pool); });
   };
   EXPECT_EQ(error_of(good), "no error");
   SelectiveScanStepArgs args = good;

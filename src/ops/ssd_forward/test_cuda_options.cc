@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/ssd_forward/test_device.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -247,12 +248,7 @@ TEST_F(SsdForwardCuda, TheChoiceSaysWhatWillRun) {
   EXPECT_EQ(cuda::ssd_forward_workspace_bytes(call.args),
             cuda::ssd_forward_workspace_bytes(call.args, choice));
   const auto error_of = [&](const SsdForwardChoice& bad) {
-    try {
-      cuda::ssd_forward_workspace_bytes(call.args, bad);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cuda::ssd_forward_workspace_bytes(call.args, bad); });
   };
   EXPECT_EQ(error_of({.window_chunks = 0}),
             "ssd_forward: the variant general does not take this: window_chunks is 0, expected at "
@@ -311,12 +307,7 @@ class SsdForwardCudaErrors : public ::testing::Test {
   std::string error_of(Change&& change) {
     SsdForwardArgs args = good_;
     change(args);
-    try {
-      validate(args);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { validate(args); });
   }
 
   SsdForwardArgs good_;

@@ -7,6 +7,7 @@
 
 #include "adder/error.h"
 #include "ops/ssd_forward/test_cpu.h"
+#include "tests/support/error_of.h"
 
 namespace adder {
 namespace {
@@ -80,12 +81,7 @@ class SsdForwardErrors : public ::testing::Test {
   std::string error_of(Change&& change) {
     SsdForwardArgs args = good_;
     change(args);
-    try {
-      cpu::ssd_forward(args, workspace_, pool_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { cpu::ssd_forward(args, workspace_, pool_); });
   }
 
   ThreadPool pool_{1};

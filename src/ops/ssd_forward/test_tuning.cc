@@ -9,9 +9,12 @@
 #include "adder/error.h"
 #include "ops/ssd_forward/tuning.h"
 #include "tests/support/allocations.h"
+#include "tests/support/error_of.h"
 
 namespace adder::cuda {
 namespace {
+
+using test::error_of;
 
 using nlohmann::json;
 
@@ -35,16 +38,6 @@ SsdForwardShape of_length(std::int64_t seqlen) {
 std::int64_t found(const SsdForwardTuning& tuning, std::int64_t seqlen) {
   const SsdForwardChoice* choice = tuning.find(kH200, of_length(seqlen));
   return choice == nullptr ? 0 : choice->segments;
-}
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(SsdForwardTuning, FindsTheDeviceAndTheShapeThatWereMeasured) {

@@ -5,6 +5,7 @@
 #include "adder/error.h"
 #include "core/cpu_tier.h"
 #include "ops/ssd_step/test_case.h"
+#include "tests/support/error_of.h"
 #include "tests/support/sparse.h"
 
 namespace adder {
@@ -202,12 +203,7 @@ TEST(SsdStep, NamesTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     SsdStepArgs args = good;
     change(args);
-    try {
-      cpu::ssd_step(args, pool);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { cpu::ssd_step(args, pool); });
   };
   EXPECT_EQ(error_of([](auto& a) { a.state = {}; }),
             "ssd_step: state is missing, expected a tensor of shape (2, 4, 16, 16)");

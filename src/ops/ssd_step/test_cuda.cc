@@ -9,6 +9,7 @@
 #include "cuda/timing.h"
 #include "ops/ssd_step/test_case.h"
 #include "tests/support/device.h"
+#include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
 
 namespace adder {
@@ -307,12 +308,7 @@ TEST(SsdStepCudaErrors, NameTheArgumentThatIsWrong) {
   const auto error_of = [&](auto&& change) {
     SsdStepArgs args = good;
     change(args);
-    try {
-      validate(args);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of([&] { validate(args); });
   };
   EXPECT_EQ(error_of([](auto&) {}), "no error");
   EXPECT_EQ(error_of([](auto& a) { a.dt.dtype = DType::f32; }), "no error");

@@ -6,6 +6,7 @@
 #include "ops/swiglu/ref.h"
 #include "ops/swiglu/swiglu.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
 #include "tests/support/pooled.h"
 #include "tests/support/random.h"
@@ -134,12 +135,7 @@ TEST(Swiglu, NamesTheArgumentThatIsWrong) {
   ThreadPool pool(1);
   std::vector<float> data(64);
   const auto error_of = [&](const SwigluArgs& args) -> std::string {
-    try {
-      cpu::swiglu(args, pool);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { cpu::swiglu(args, pool); });
   };
   const SwigluArgs good{.x = ConstTensorView::of(data.data(), {2, 4}),
                         .gate = ConstTensorView::of(data.data() + 8, {2, 4}),

@@ -34,25 +34,13 @@ __device__ inline void init_barrier(Barrier* barrier, int arrivals) {
                : "memory");
 }
 
-/// Makes initialized barriers visible to the cluster and to the copy engine.
+/// Makes initialized barriers visible to the copy engine.
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(to_shared(barrier)) : "memory");
-}
-
-/// Arrives at the same barrier of another block of the cluster.
-__device__ inline void arrive_at(Barrier* barrier, std::uint32_t block_rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}\n" ::"r"(to_shared(barrier)),
-      "r"(block_rank)
-      : "memory");
 }
 
 /// Arrives and announces bytes that the copy engine will bring in this phase.
@@ -75,34 +63,9 @@ __device__ inline void wait(Barrier* barrier, std::uint32_t parity) {
       : "memory");
 }
 
-/// A place in a ring of barriers: which one, and the parity of its current use.
-struct RingPosition {
-  int index = 0;
-  std::uint32_t parity = 0;
-
-  __device__ void advance(int size) {
-    if (++index == size) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 /// Barrier `id` (1 to 15) among `threads` threads of the block, a multiple of 32.
 __device__ inline void sync_threads_of(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// ---- clusters -----------------------------------------------------------------------------------
-
-__device__ inline std::uint32_t rank_in_cluster() {
-  std::uint32_t rank = 0;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-__device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // ---- the copy engine ----------------------------------------------------------------------------
@@ -121,22 +84,20 @@ __device__ inline void load_box(void* tile, const CUtensorMap& map, Barrier* bar
       : "memory");
 }
 
-/// The same into every block of the cluster whose bit of `blocks` is set, at the same addresses.
-__device__ inline void load_box_multicast(void* tile, const CUtensorMap& map, Barrier* barrier,
-                                          Box box, std::uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to_shared(tile)),
-      "l"(&map), "r"(to_shared(barrier)), "h"(blocks), "r"(box.c0), "r"(box.c1), "r"(box.c2),
-      "r"(box.c3)
-      : "memory");
-}
-
 /// Writes a box from shared memory; elements outside of the tensor are left out.
 __device__ inline void store_box(const CUtensorMap& map, const void* tile, Box box) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
           &map),
+      "r"(to_shared(tile)), "r"(box.c0), "r"(box.c1), "r"(box.c2), "r"(box.c3)
+      : "memory");
+}
+
+/// Adds a box from shared memory to what is there, element by element in the tensor's type.
+__device__ inline void add_box(const CUtensorMap& map, const void* tile, Box box) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5}], "
+      "[%1];" ::"l"(&map),
       "r"(to_shared(tile)), "r"(box.c0), "r"(box.c1), "r"(box.c2), "r"(box.c3)
       : "memory");
 }
@@ -184,6 +145,13 @@ __device__ inline void take_registers() {
 template <int kRegisters>
 __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// The same value, of which the compiler knows nothing: what is derived from it is computed where
+/// it is used, not kept in registers throughout a loop.
+__device__ inline int renewed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 // ---- fragments ----------------------------------------------------------------------------------
@@ -250,13 +218,14 @@ __device__ inline void pin(float (&accumulator)[kCount]) {
 }
 
 /// Keeps the registers of operands, which products still read, from being used for something else.
+__device__ inline void pin(std::uint32_t (&operand)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(operand[i])::"memory");
+}
 template <int kCount>
 __device__ inline void pin(std::uint32_t (&operand)[kCount][4]) {
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(operand[k][i])::"memory");
-  }
+  for (int k = 0; k < kCount; ++k) pin(operand[k]);
 }
 
 /// Describes a swizzled tile to the matrix units. Operand B of a product, n × k:

@@ -15,6 +15,14 @@ __device__ __forceinline__ float exp2_approx(float v) {
   return out;
 }
 
+/// log2(v) to 2^-22, absolutely between 1/2 and 2 and relatively elsewhere; of zero, minus
+/// infinity.
+__device__ __forceinline__ float log2_approx(float v) {
+  float out;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(out) : "f"(v));
+  return out;
+}
+
 /// 1 / v to the last bit but one; results below 2^-126 are zero.
 __device__ __forceinline__ float reciprocal_approx(float v) {
   float out;

@@ -13,7 +13,7 @@ DeviceCase case_of(const SsdDeviceShape& device_shape) {
   const auto P = static_cast<double>(s.headdim);
   const auto N = static_cast<double>(s.dstate);
   constexpr double kChunk = 128;  // for which the products inside chunks and with states balance
-  return {.shape = describe(s),
+  return {.shape = device_shape.name(),
           .bytes = ssd_bytes(s),
           .flops = tokens * (kChunk * N + heads * kChunk * P + 4 * heads * N * P),
           .allowed_error = device_shape.allowed_error(),

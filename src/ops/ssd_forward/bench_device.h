@@ -20,13 +20,21 @@ namespace adder::bench {
 struct SsdDeviceShape {
   cuda::SsdForwardShape shape;
   bool softplus = true;  ///< with dt_bias, as a model calls it; else dt comes positive
+  /// dt, if it comes positive, is from 0.1 to 1.5, as softplus makes it of normals. Heads forget
+  /// all within a few chunks then, what kernels make use of. With `remembers`, from 0.001 to 0.02.
+  bool remembers = false;
+
+  std::string name() const {
+    return cuda::describe(shape) + (remembers ? ", heads that remember" : "");
+  }
 
   double allowed_error() const {
     return shape.dtype != DType::f32 ? 5e-3 : shape.allow_tf32 ? 2e-3 : 1e-5;
   }
 };
 
-/// The grid on which Mamba-2 kernels are compared, then shapes of mamba2-130m and mamba2-2.7b.
+/// The grid on which Mamba-2 kernels are compared, some of it with heads that remember for long,
+/// then shapes of mamba2-130m and mamba2-2.7b.
 inline std::vector<SsdDeviceShape> ssd_device_shapes() {
   std::vector<SsdDeviceShape> out;
   const auto add = [&](std::int64_t batch, std::int64_t seqlen, std::int64_t nheads,
@@ -40,6 +48,10 @@ inline std::vector<SsdDeviceShape> ssd_device_shapes() {
     for (std::int64_t seqlen = 1 << 10; seqlen <= 1 << 18; seqlen *= 2) {
       add(4, seqlen, 8, dstate, false);
     }
+  }
+  for (std::int64_t dstate : {64, 128, 256}) {
+    add(4, 16384, 8, dstate, false);
+    out.back().remembers = true;
   }
   add(8, 4096, 24, 128, true);
   add(1, 1024, 80, 128, true);
@@ -70,9 +82,10 @@ class SsdOnDevice {
         softplus_(shape.softplus),
         rows_(s_.packed ? 1 : s_.batch),
         x_(device_normals(s_.dtype, {rows_, s_.seqlen, s_.nheads, s_.headdim}, 8 * seed)),
-        dt_(softplus_
-                ? device_normals(s_.dtype, {rows_, s_.seqlen, s_.nheads}, 8 * seed + 1)
-                : device_uniforms(s_.dtype, {rows_, s_.seqlen, s_.nheads}, 0.1, 2.0, 8 * seed + 1)),
+        dt_(softplus_ ? device_normals(s_.dtype, {rows_, s_.seqlen, s_.nheads}, 8 * seed + 1)
+                      : device_uniforms(s_.dtype, {rows_, s_.seqlen, s_.nheads},
+                                        shape.remembers ? 0.001 : 0.1, shape.remembers ? 0.02 : 1.5,
+                                        8 * seed + 1)),
         A_(device_uniforms(DType::f32, {s_.nheads}, -16, -1, 8 * seed + 2)),
         B_(device_normals(s_.dtype, {rows_, s_.seqlen, s_.ngroups, s_.dstate}, 8 * seed + 3)),
         C_(device_normals(s_.dtype, {rows_, s_.seqlen, s_.ngroups, s_.dstate}, 8 * seed + 4)),
@@ -81,7 +94,8 @@ class SsdOnDevice {
                                         0, 8 * seed)),
         y_(device_poison(s_.dtype, {rows_, s_.seqlen, s_.nheads, s_.headdim})),
         final_states_(device_poison(DType::f32, {s_.batch, s_.nheads, s_.headdim, s_.dstate})) {
-    if (softplus_) dt_bias_ = device_uniforms(DType::f32, {s_.nheads}, -4, -1, 8 * seed + 6);
+    // As models begin: steps from 0.001 to 0.1.
+    if (softplus_) dt_bias_ = device_uniforms(DType::f32, {s_.nheads}, -6.9, -2.3, 8 * seed + 6);
     if (s_.gated) {
       z_ = device_normals(s_.dtype, {rows_, s_.seqlen, s_.nheads, s_.headdim}, 8 * seed + 7);
     }

@@ -41,7 +41,10 @@ DeviceTunable tunable_of(const SsdDeviceShape& device_shape) {
 
 std::vector<DeviceTunable> ssd_forward_tunables() {
   std::vector<DeviceTunable> out;
-  for (const SsdDeviceShape& shape : ssd_device_shapes()) out.push_back(tunable_of(shape));
+  for (const SsdDeviceShape& shape : ssd_device_shapes()) {
+    if (!shape.remembers)
+      out.push_back(tunable_of(shape));  // the table's key does not tell them apart
+  }
   return out;
 }
 

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string>
 
 #include "core/ceil_div.h"
-#include "core/check.h"
 #include "core/workspace.h"
 #include "cuda/device.h"
 #include "cuda/tensor_map_shape.h"
@@ -25,14 +23,19 @@ constexpr std::int64_t kMaxHeaddim = 256;
 constexpr std::int64_t kPassDstate = 256;
 constexpr std::int64_t kMaxDstate = 2 * kPassDstate;
 
-/// How a call falls into units (heads, or halves of wide ones) and blocks.
+/// How a call falls into units (heads, or parts of wide ones) and blocks.
 struct Shape {
   std::int64_t batch, seqlen, nheads, headdim, ngroups, dstate;
-  std::int64_t parts_per_head, units_per_group, blocks_per_group, nchunks;
-  int slices;  ///< 64 elements of dstate each, of the larger pass
+  std::int64_t parts_per_head, units_per_group, nchunks;
+  int slices;     ///< 64 elements of dstate each, of the first pass
+  bool in_place;  ///< y takes the place of x, or final states that of initial ones
 
   std::int64_t units() const { return batch * ngroups * units_per_group; }
-  std::int64_t blocks() const { return batch * ngroups * blocks_per_group; }
+  std::int64_t blocks_per_group(int slices_of_pass) const {
+    return ceil_div(units_per_group, heads_of_block(slices_of_pass));
+  }
+  /// Of a segment, in the first pass.
+  std::int64_t blocks() const { return batch * ngroups * blocks_per_group(slices); }
   /// Of a unit, whose state is kept as the kernel's fragments: 64 × 64 a slice.
   std::int64_t state_size() const { return std::int64_t{64} * 64 * slices; }
 };
@@ -47,39 +50,36 @@ Shape shape_of(const SsdForwardArgs& args) {
   s.dstate = args.B.dim(3);
   s.parts_per_head = ceil_div(s.headdim, kColumns);
   s.units_per_group = s.nheads / s.ngroups * s.parts_per_head;
-  s.blocks_per_group = ceil_div(s.units_per_group, kHeads);
   s.nchunks = ceil_div(s.seqlen, kChunk);
   s.slices = static_cast<int>(ceil_div(std::min(s.dstate, kPassDstate), 64));
+  s.in_place = args.y.data == args.x.data || (args.initial_states.defined() &&
+                                              args.final_states.data == args.initial_states.data);
   return s;
 }
 
 // ---- the cost of a choice -----------------------------------------------------------------------
 
-/// Microseconds of a block per chunk and per launch on an H200, measured at 16,384 to 262,144
-/// tokens of 32 heads and 4,096 of 640.
-struct Costs {
-  double end_state;  // a chunk of the first kernel
-  double outputs;    // a chunk of the second
-};
-constexpr std::array<Costs, 4> kCosts{{{0.74, 1.50}, {0.83, 1.90}, {0.95, 2.60}, {1.08, 3.30}}};
-constexpr double kSegmentsOverhead = 4;  // the first kernel's fill, and the combining
-/// Of so many blocks of the first kernel that the second can begin nowhere before it ends; and per
-/// slice of the states that all its blocks then load at once.
-constexpr double kCrowdedOverhead = 4;
-constexpr double kCrowdedOverheadPerSlice = 0.5;
+// Heads remember what the data say, which is not known here. The costs are those of short memory;
+// long ones add a pass over all but the last segment, or the tokens before each of them.
 
-double cost(const Shape& s, std::int64_t segments, std::int64_t multiprocessors) {
+/// Microseconds of a block per chunk on an H200, measured at 16,384 to 262,144 tokens of 32 heads.
+struct Costs {
+  double without_outputs;
+  double with_outputs;
+};
+constexpr std::array<Costs, 4> kCosts{{{1.0, 2.7}, {1.0, 2.9}, {1.0, 3.0}, {1.1, 3.5}}};
+constexpr double kPassBefore = 6;  // its launch and that of the combination
+constexpr double kMemory = 3;      // chunks
+/// Chunks of a sequence: up to here a warm-up over all of it costs no more than a pass before.
+constexpr std::int64_t kMostWarmUp = 32;
+
+double cost(const Shape& s, const SsdForwardChoice& choice, std::int64_t multiprocessors) {
   const Costs& costs = kCosts[static_cast<std::size_t>(s.slices - 1)];
-  const auto chunks = static_cast<double>(ceil_div(s.nchunks, segments));
-  const auto waves = [&](std::int64_t blocks) {
-    return static_cast<double>(ceil_div(blocks, multiprocessors));
-  };
-  const double outputs = waves(s.blocks() * segments) * chunks * costs.outputs;
-  if (segments == 1) return outputs;
-  const std::int64_t ends = s.blocks() * (segments - 1);
-  const bool crowded = 4 * ends > 3 * multiprocessors;
-  return outputs + waves(ends) * chunks * costs.end_state + kSegmentsOverhead +
-         (crowded ? kCrowdedOverhead + kCrowdedOverheadPerSlice * s.slices : 0.0);
+  const auto chunks = static_cast<double>(ceil_div(s.nchunks, choice.segments));
+  const auto waves = static_cast<double>(ceil_div(s.blocks() * choice.segments, multiprocessors));
+  if (choice.segments == 1) return waves * chunks * costs.with_outputs;
+  return waves * (chunks * costs.with_outputs + kMemory * costs.without_outputs) +
+         (choice.warm_up ? 0.0 : kPassBefore);
 }
 
 /// Segments of equal length, the last perhaps shorter, none empty.
@@ -92,10 +92,16 @@ struct Workspace {
   float* segment_decays;
 };
 
-Workspace take_workspace(WorkspaceCutter& cutter, const Shape& s, std::int64_t segments) {
-  const std::int64_t count = segments > 1 ? s.units() * segments : 0;
+Workspace take_workspace(WorkspaceCutter& cutter, const Shape& s, const SsdForwardChoice& choice) {
+  const std::int64_t count =
+      choice.segments > 1 && !choice.warm_up ? s.units() * choice.segments : 0;
   if (count == 0) return {};
   return {cutter.take<float>(count * s.state_size()), cutter.take<float>(count)};
+}
+
+SegmentStart start_of_segments(const Shape& s, const SsdForwardChoice& choice) {
+  if (choice.warm_up) return SegmentStart::walked;
+  return s.in_place ? SegmentStart::handed_over : SegmentStart::walked_if_short;
 }
 
 std::string refuses_map(std::string_view name, const ConstTensorView& view) {
@@ -132,20 +138,19 @@ std::string refuses(const SsdForwardArgs& args, const SsdForwardChoice& choice) 
                        kPassDstate);
   }
   constexpr std::int64_t kMaxGrid = 65535;
-  if (s.seqlen > std::numeric_limits<int>::max() - kChunk || s.batch > kMaxGrid ||
-      s.units() > kMaxGrid) {
+  // Tokens, and some chunks beyond, are counted in int.
+  constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
+  if (s.seqlen > kMaxTokens || s.batch > kMaxGrid || s.units() > kMaxGrid) {
     return "there are too many tokens, sequences or heads for its grid";
   }
   if (choice.variant == SsdForwardVariant::hopper) {
-    if (choice.segments < 1 || choice.segments > s.nchunks ||
+    if (choice.segments < 1 || choice.segments > std::min(s.nchunks, kMaxGrid) ||
         without_empty(s.nchunks, choice.segments) != choice.segments) {
       return fmt::format("segments is {}, expected a count that cuts {} chunks without a rest",
                          choice.segments, s.nchunks);
     }
-    const bool known = choice.cluster == 1 || choice.cluster == 2 || choice.cluster == 4;
-    if (!known || s.blocks_per_group % choice.cluster != 0) {
-      return fmt::format("cluster is {}, expected 1, 2 or 4 and a divisor of {}", choice.cluster,
-                         s.blocks_per_group);
+    if (choice.warm_up && s.in_place) {
+      return "warm_up needs x and initial states where y or final states take their place";
     }
   }
   for (std::string reason : {refuses_map("x", args.x), refuses_map("B", args.B),
@@ -161,18 +166,19 @@ SsdForwardChoice choose(const SsdForwardArgs& args) {
   SsdForwardChoice best{.variant = SsdForwardVariant::hopper};
   // More segments than fill the device once only add work.
   const std::int64_t most = std::min(s.nchunks, ceil_div(multiprocessors, s.blocks()) + 1);
+  const bool may_warm_up = s.nchunks <= kMostWarmUp && !s.in_place;
   for (std::int64_t segments = 2; segments <= most; ++segments) {
-    const std::int64_t used = without_empty(s.nchunks, segments);
-    if (cost(s, used, multiprocessors) < cost(s, best.segments, multiprocessors)) {
-      best.segments = used;
-    }
+    SsdForwardChoice choice = best;
+    choice.segments = without_empty(s.nchunks, segments);
+    choice.warm_up = may_warm_up;
+    if (cost(s, choice, multiprocessors) < cost(s, best, multiprocessors)) best = choice;
   }
   return best;
 }
 
 std::size_t workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice) {
   WorkspaceCutter cutter;
-  take_workspace(cutter, shape_of(args), choice.segments);
+  take_workspace(cutter, shape_of(args), choice);
   return cutter.bytes();
 }
 
@@ -180,21 +186,21 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
          Stream stream) {
   const Shape s = shape_of(args);
   WorkspaceCutter cutter(workspace);
-  const Workspace w = take_workspace(cutter, s, choice.segments);
+  const Workspace w = take_workspace(cutter, s, choice);
   for (std::int64_t n = 0; n < s.dstate; n += kPassDstate) {
     const std::int64_t count = std::min(kPassDstate, s.dstate - n);
     const bool first = n == 0;
-    const bool last = n + count == s.dstate;
     const auto part = [&]<typename View>(const View& view) {
       return view.defined() ? view.narrow(3, n, count) : view;
     };
+    const int slices = static_cast<int>(ceil_div(count, 64));
     launch({.x = args.x,
             .dt = args.dt,
             .A = args.A,
             .B = part(args.B),
             .C = part(args.C),
             .D = first ? args.D : ConstTensorView{},
-            .z = last ? args.z : ConstTensorView{},
+            .z = args.z,
             .dt_bias = args.dt_bias,
             .initial_states = part(args.initial_states),
             .y = args.y,
@@ -203,11 +209,11 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
             .dt_options = {args.dt_softplus, args.dt_min, args.dt_max},
             .heads_per_group = s.nheads / s.ngroups,
             .parts_per_head = s.parts_per_head,
-            .blocks_per_group = s.blocks_per_group,
-            .slices = static_cast<int>(ceil_div(count, 64)),
+            .blocks_per_group = s.blocks_per_group(slices),
+            .slices = slices,
             .segments = choice.segments,
             .segment_tokens = ceil_div(s.nchunks, choice.segments) * kChunk,
-            .cluster = choice.cluster,
+            .start = start_of_segments(s, choice),
             .segment_states = w.segment_states,
             .segment_decays = w.segment_decays},
            stream);
@@ -223,9 +229,10 @@ std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args) {
   // Every count up to 8, then in steps of an eighth: of many segments one more changes little.
   for (std::int64_t segments = 1; segments <= most;
        segments += std::max<std::int64_t>(1, segments / 8)) {
-    for (int cluster : {1, 2, 4}) {
+    for (const bool warm_up : {false, true}) {
+      if (warm_up && (segments == 1 || s.nchunks > kMostWarmUp || s.in_place)) continue;
       out.push_back(
-          {.variant = SsdForwardVariant::hopper, .segments = segments, .cluster = cluster});
+          {.variant = SsdForwardVariant::hopper, .segments = segments, .warm_up = warm_up});
     }
   }
   return out;

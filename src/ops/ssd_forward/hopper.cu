@@ -24,22 +24,28 @@ Strides state_strides(const ConstTensorView& view) {
   return {view.stride(0), view.stride(2), view.stride(1)};
 }
 
+bool in_pairs(const ConstTensorView& states) {
+  if (!states.defined()) return false;
+  bool even = states.dim(3) % 2 == 0 && reinterpret_cast<std::uintptr_t>(states.data) % 8 == 0;
+  for (int d = 0; d < 3; ++d) even = even && states.stride(d) % 2 == 0;
+  return even;
+}
+
 // (batch, token, head or group, channel) as the copy engine counts it, fastest first.
-CUtensorMap map_of(std::string_view name, const ConstTensorView& view, int tokens) {
+CUtensorMap map_of(std::string_view name, const ConstTensorView& view) {
   return make_tensor_map(name, {view.data,
                                 view.dtype,
                                 {view.dim(3), view.dim(2), view.dim(1), view.dim(0)},
                                 {view.stride(2), view.stride(1), view.stride(0)},
-                                {64, 1, tokens, 1}});
+                                {64, 1, kChunk, 1}});
 }
 
 Params params_of(const Call& call) {
   Params p{};
-  const int rows = kChunk / call.cluster;
-  p.x = map_of("x", call.x, kChunk);
-  p.y = map_of("y", call.y, kChunk);
-  p.B = map_of("B", call.B, rows);
-  p.C = map_of("C", call.C, rows);
+  p.x = map_of("x", call.x);
+  p.y = map_of("y", call.y);
+  p.B = map_of("B", call.B);
+  p.C = map_of("C", call.C);
   p.dt = call.dt.data;
   p.dt_strides = strides_of(call.dt);
   p.dt_is_float = call.dt.dtype == DType::f32;
@@ -50,12 +56,12 @@ Params params_of(const Call& call) {
   p.D_per_channel = call.D.rank == 2;
   p.z = call.z.data;
   p.z_strides = strides_of(call.z);
-  p.y_so_far = call.add_to_y ? call.y.data : nullptr;
-  p.y_strides = strides_of(call.y);
+  p.add_to_y = call.add_to_y;
   p.initial_states = static_cast<const float*>(call.initial_states.data);
   p.initial_strides = state_strides(call.initial_states);
   p.final_states = static_cast<float*>(call.final_states.data);
   p.final_strides = state_strides(call.final_states);
+  p.final_states_in_pairs = in_pairs(call.final_states);
   p.segment_states = static_cast<float4*>(call.segment_states);
   p.segment_decays = call.segment_decays;
   p.batch = static_cast<int>(call.x.dim(0));
@@ -67,11 +73,11 @@ Params params_of(const Call& call) {
   p.heads_per_group = static_cast<int>(call.heads_per_group);
   p.parts_per_head = static_cast<int>(call.parts_per_head);
   p.blocks_per_group = static_cast<int>(call.blocks_per_group);
-  p.cluster = call.cluster;
+  p.start = call.start;
   return p;
 }
 
-/// A kernel's launch attributes: clusters, and overlap with the kernel before it.
+/// A kernel's launch attributes: overlap with the kernel before it.
 class Launcher {
  public:
   Launcher(dim3 grid, int threads, std::size_t shared_bytes, Stream stream) {
@@ -80,15 +86,6 @@ class Launcher {
     config_.dynamicSmemBytes = shared_bytes;
     config_.stream = stream;
     config_.attrs = attributes_.data();
-  }
-
-  Launcher& cluster(int blocks) {
-    auto& attribute = attributes_[config_.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
-    attribute.val.clusterDim.y = 1;
-    attribute.val.clusterDim.z = 1;
-    return *this;
   }
 
   Launcher& overlap() {
@@ -105,12 +102,12 @@ class Launcher {
 
  private:
   cudaLaunchConfig_t config_{};
-  std::array<cudaLaunchAttribute, 2> attributes_{};
+  std::array<cudaLaunchAttribute, 1> attributes_{};
 };
 
-template <typename T, int kSlices, bool kOutputs>
+template <typename T, int kSlices, bool kOutputs, bool kExtras>
 auto kernel_of(int device) {
-  const auto kernel = ssd_forward_kernel<T, kSlices, kOutputs>;
+  const auto kernel = ssd_forward_kernel<T, kSlices, kOutputs, kExtras>;
   // Once per device; doing it twice at the same time does no harm.
   static std::array<std::atomic<bool>, 64> allowed{};
   if (device >= static_cast<int>(allowed.size()) || !allowed[device]) {
@@ -129,17 +126,21 @@ void launch_kernels(const Params& p, const Call& call, Stream stream) {
   const auto segments = static_cast<unsigned>(p.nsegments);
   const auto batch = static_cast<unsigned>(p.batch);
   const unsigned units = batch * static_cast<unsigned>(call.groups() * call.units_per_group());
-  if (segments > 1) {
-    Launcher({blocks, segments - 1, batch}, kThreads, sizeof(Shared<kSlices, false>), stream)
-        .cluster(p.cluster)(kernel_of<T, kSlices, false>(device), p,
-                            "to launch ssd_forward's end states");
+  const bool handed_over = segments > 1 && p.start != SegmentStart::walked;
+  if (handed_over) {
+    Launcher({blocks, segments - 1, batch}, Layout<kSlices, false>::kThreads,
+             sizeof(Shared<kSlices, false>), stream)(kernel_of<T, kSlices, false, false>(device), p,
+                                                     "to launch ssd_forward's end states");
     Launcher({8 * kSlices, units}, kCombineThreads, 0, stream)
         .overlap()(combine_segments_kernel, p, "to launch ssd_forward's combination of segments");
   }
-  Launcher outputs({blocks, segments, batch}, kThreads, sizeof(Shared<kSlices, true>), stream);
-  outputs.cluster(p.cluster);
-  if (segments > 1) outputs.overlap();
-  outputs(kernel_of<T, kSlices, true>(device), p, "to launch ssd_forward");
+  Launcher outputs({blocks, segments, batch}, Layout<kSlices, true>::kThreads,
+                   sizeof(Shared<kSlices, true>), stream);
+  if (handed_over || call.add_to_y) outputs.overlap();
+  const bool extras = p.D_per_channel || p.z != nullptr;
+  outputs(extras ? kernel_of<T, kSlices, true, true>(device)
+                 : kernel_of<T, kSlices, true, false>(device),
+          p, "to launch ssd_forward");
 }
 
 template <typename T>

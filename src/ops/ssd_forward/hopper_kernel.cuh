@@ -8,16 +8,16 @@
 // flops (each head multiplies its own C Bᵀ, whole tiles of 64 × 64); bytes T (H (4 P + 2) + 4 N).
 // On an H200 (4.28 TB/s, 790 TFLOP/s) the bytes decide up to N = 256.
 //
-// A block owns two units of one group (heads of up to 64 channels, or parts of wider ones) and one
-// segment of the sequence:
+// A block owns up to four units of one group (heads of up to 64 channels, or parts of wider ones)
+// and one segment of the sequence. Each unit has
 //
-//   warps 0 to 3   producers: warp 0 brings B and C, warp 3 x, through the copy engine; warps 1 and
-//                  2 turn dt of one unit each into prefix sums
-//   warps 4 to 7   the first unit    warps 8 to 11   the second unit
+//   a producer warp    brings its x through the copy engine, the first also B and C for all, and
+//                      turns dt into prefix sums
+//   a warpgroup        keeps its state, 64 channels × 64 kSlices, in float32 accumulators (thread
+//                      map: multiply_64x64x16)
 //
-// A unit's warpgroup keeps its state, 64 channels × 64 kSlices, in float32 accumulators (thread
-// map: multiply_64x64x16). With s the prefix sum of dt A log2(e) inside a chunk of 64 tokens and t
-// = s − log2(dt):
+// With s the prefix sum of dt A log2(e) inside a chunk of 64 tokens and t = s − log2(dt), the
+// warpgroup computes of each chunk
 //
 //   scores   64 × 64       C Bᵀ                                           k = dstate
 //   y        64 × 64       C Sᵀ, S in 16 bits in shared memory            k = dstate
@@ -26,87 +26,115 @@
 //
 // Products accumulate in float32; rounded to 16 bits are S, the weighted x and the weighted scores.
 // Exponents s_i − s_j are at most zero; dt joins them as its logarithm, so a dt of zero is a weight
-// of zero and costs nothing. D, if a head has one, is added to the diagonal of the weighted scores.
+// of zero and costs nothing. Away from the diagonal a score's decay is the product of one of its
+// row and one of its column. D, if a head has one, is added to the diagonal of the weighted scores.
 //
-// Blocks of a cluster own units of the same group and the same segment. Each loads its share of the
-// rows of B and C into the shared memory of all: B and C cross from the L2 cache once a cluster.
+// A head is a chain of dependent steps, most of them a few instructions long, so a block is as fast
+// as it has heads under way: four with 64 of dstate, three with 128, two beyond, by the registers
+// that their states leave.
 //
-// Few chains would leave most of the chip idle, so a sequence may be cut into segments. The same
-// kernel, without C and y, first computes the end state of each segment from zero, and its decay; a
-// small kernel combines them into the state before each segment; then all segments are computed at
-// once. x and B are read twice.
+// Few chains would leave most of the chip idle, so a sequence may be cut into segments, all
+// computed at once. What a segment begins with comes from
 //
-// Registers: 168 at launch, then 232 for consumers and 40 for producers. Spills of the kernel with
-// outputs, in bytes: none at 64 and 192 of dstate, 32 at 128, 4 at 256; none without outputs.
-// Shared memory with outputs: 199, 213, 197 and 227 KiB at 64, 128, 192 and 256.
+//   the tokens before it   walked again, without outputs, from where on the heads of the block
+//                          remember anything (hopper_memory.cuh): a look at dt tells. Where memory
+//                          is short, or the sequence.
+//   two kernels before     the same kernel without C and y finds the end state of each segment from
+//                          zero, and its decay; a small one combines them into the state before
+//                          each segment. x and B are read twice, but for what is forgotten at a
+//                          segment's end. Its blocks end at once where
+//                          the one for the next segment's outputs finds the state by itself and
+//                          nothing of it is left after that segment.
+//
+// Registers: 96 at launch for four heads, 128 for three, 168 for two, then as Layout says. Spills:
+// none in the loops over chunks, but for 40 bytes in producers of four heads. Shared memory with
+// outputs: 201, 191, 181 and 227 KiB at 64, 128, 192 and 256 of dstate.
 //
 // Tried and lost (ms at 4 × 262,144 tokens, 8 heads, dstate 128, H200): barriers with cluster
 // scope, whose acquire empties the L1 cache (2.72, before other gains); D x added from shared
 // memory (1.76 against 1.51); shared memory read behind products in flight, in whose queue it waits
 // (1.77 against 1.51); x weighed while it is loaded (1.48 against 1.39); two warpgroups a head, one
-// for the state and one for y (1.44 against 1.39).
+// for the state and one for y (1.44 against 1.39); B and C multicast to a cluster, which saves what
+// the L2 cache had anyway; an earlier pass's y added in registers, with loads ahead of time, not by
+// the copy engine (2.23 against 1.80 at 4 × 131,072 tokens and 512 of dstate). Warpgroups that take
+// turns with the products of C gain 1 % at 256 of dstate.
 //
-// Tried with a mixed result (4 × 131,072 tokens of 8 heads, then 8 × 4,096 of 80, ms): everything
-// transposed, so that the state is an operand from registers and never stored, a third warpgroup
-// for the scores of both heads, and whole sequences laid end to end and cut into equal parts (0.89
-// against 0.82; 0.41 against 0.45). One launch that computes end states, combines and goes on to
-// the outputs, with blocks that wait for each other, costs as much as three.
+// Tried with a mixed result (4 × 131,072 tokens of 8 heads, then 8 × 4,096 of 80, ms, against a
+// former version): everything transposed, so that the state is an operand from registers and never
+// stored, a third warpgroup for the scores of both heads, and whole sequences laid end to end and
+// cut into equal parts (0.89 against 0.82; 0.41 against 0.45). One launch that computes end states,
+// combines and goes on to the outputs, with blocks that wait for each other, costs as much as
+// three.
 
 #include <cstdint>
 #include <type_traits>
 
 #include "ops/ssd_forward/hopper_head.cuh"
 #include "ops/ssd_forward/hopper_layout.cuh"
+#include "ops/ssd_forward/hopper_memory.cuh"
 #include "ops/ssd_forward/hopper_producers.cuh"
 
 namespace adder::cuda::hopper {
 
 template <int kSlices, bool kOutputs>
-__device__ inline void init_barriers(const Params& p, Shared<kSlices, kOutputs>& shared) {
+__device__ inline void init_barriers(Shared<kSlices, kOutputs>& shared) {
   using L = Layout<kSlices, kOutputs>;
-  for (int i = 0; i < L::kBcStages; ++i) {
+  for (int i = 0; i < L::kStages; ++i) {
     init_barrier(&shared.bc_full[i], 1);
-    init_barrier(&shared.bc_empty[i], kConsumerWarps * p.cluster);
-  }
-  for (int i = 0; i < L::kXStages; ++i) {
-    for (int h = 0; h < kHeads; ++h) {
-      init_barrier(&shared.x_full[i][h], 1 + 32);  // the copy engine's thread and the sums' warp
-      init_barrier(&shared.x_empty[i][h], kOutputs && !L::kOverlap ? 1 : 128);
+    init_barrier(&shared.bc_empty[i], 4 * L::kHeads);
+    for (int h = 0; h < L::kHeads; ++h) {
+      init_barrier(&shared.x_full[i][h], 1 + 32);  // the copy engine's thread and those of the sums
+      init_barrier(&shared.x_empty[i][h], 4);
     }
   }
+  for (int h = 0; h < L::kHeads; ++h) init_barrier(&shared.y_free[h], 1);
   fence_barrier_init();
 }
 
-template <typename T, int kSlices, bool kOutputs>
-__global__ void __launch_bounds__(kThreads, 1)
+template <typename T, int kSlices, bool kOutputs, bool kExtras>
+__global__ void __launch_bounds__(Layout<kSlices, kOutputs>::kThreads, 1)
     ssd_forward_kernel(const __grid_constant__ Params p) {
+  using L = Layout<kSlices, kOutputs>;
+  static_assert(sizeof(Shared<kSlices, kOutputs>) <= 227 * 1024);
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<kSlices, kOutputs>*>(memory);
+  let_next_kernel_begin();  // it waits before it reads what this one writes
   if (threadIdx.x == 0) {
-    init_barriers(p, shared);
+    init_barriers(shared);
     prefetch_map(p.x);
     prefetch_map(p.B);
     if constexpr (kOutputs) prefetch_map(p.C);
     if constexpr (kOutputs) prefetch_map(p.y);
   }
   __syncthreads();
-  sync_cluster();
-  if constexpr (!kOutputs)
-    let_next_kernel_begin();  // it waits before it reads what this one writes
-  const Place place = place_of_block(p);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  if (warpgroup == 0) {
-    give_registers<40>();
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    if (threadIdx.x == 0) produce_bc(p, shared, place);
-    if (threadIdx.x == 96) produce_x(p, shared, place);
-    if (warp == 1 || warp == 2) produce_sums<T>(p, shared, place, warp - 1);
+  Place place = place_of_block(p, L::kHeads);
+  if constexpr (kOutputs) {
+    begin_before_segment<T>(p, shared, place);
   } else {
-    take_registers<232>();
-    using Consumer = std::conditional_t<kOutputs, Head<T, kSlices>, State<T, kSlices, kOutputs>>;
-    Consumer(p, shared, place, warpgroup - 1).run();
+    if (!leave_out_forgotten<T>(p, shared, place)) {
+      if (warpgroup > 0 && threadIdx.x % 128 == 0) {
+        const Unit unit = unit_of(p, place, warpgroup - 1);
+        const std::int64_t index = segment_index(p, place, unit, place.segment);
+        if (unit.exists) p.segment_decays[index] = kUnneeded;
+      }
+      return;
+    }
   }
-  sync_cluster();  // nobody leaves while others may still write to its shared memory
+  if (threadIdx.x == 0) shared.place = place;
+  __syncthreads();
+  if (warpgroup == 0) {
+    give_registers<L::kProducerRegisters>();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (warp < L::kHeads) Producer<T, kSlices, kOutputs>(p, shared, warp).run();
+  } else {
+    take_registers<L::kConsumerRegisters>();
+    using Consumer =
+        std::conditional_t<kOutputs, Head<T, kSlices, kExtras>, State<T, kSlices, kOutputs>>;
+    Consumer(p, shared, warpgroup - 1).run();
+  }
+  // A block that needed nothing of the kernel before it still must not end before that.
+  if constexpr (kOutputs) wait_for_previous_kernel();
 }
 
 /// Between the two: from the initial state and the end states of segments, each from zero, the
@@ -144,8 +172,13 @@ __global__ void __launch_bounds__(kCombineThreads)
   *at = sum;
 #pragma unroll 8
   for (int segment = 1; segment < p.nsegments; ++segment) {
+    const float log_decay = p.segment_decays[first + segment - 1];
+    if (log_decay == kUnneeded) {
+      sum = {0.0F, 0.0F, 0.0F, 0.0F};
+      continue;
+    }
     const float4 v = at[segment * quads];
-    const float decay = exp2_approx(p.segment_decays[first + segment - 1]);
+    const float decay = exp2_approx(log_decay);
     sum = {sum.x * decay + v.x, sum.y * decay + v.y, sum.z * decay + v.z, sum.w * decay + v.w};
     at[segment * quads] = sum;
   }

@@ -12,7 +12,17 @@ namespace adder::cuda::hopper {
 
 inline constexpr int kChunk = 64;    ///< tokens
 inline constexpr int kColumns = 64;  ///< channels of a head that a warpgroup handles: a unit
-inline constexpr int kHeads = 2;     ///< units of a block
+
+/// Units of a block: the more of them are under way, the less each one's waiting costs. Registers
+/// limit them.
+constexpr int heads_of_block(int slices) { return slices == 1 ? 4 : slices == 2 ? 3 : 2; }
+
+/// How a block comes by the state that its segment begins with.
+enum class SegmentStart {
+  handed_over,      ///< from two kernels before: end states of all segments, combined
+  walked_if_short,  ///< by itself where memory is short: it walks what is left of the tokens before
+  walked,           ///< always so, however far it must go
+};
 
 /// The arguments of ssd_forward, checked, and how they fall into units, blocks and segments.
 struct Call {
@@ -24,8 +34,8 @@ struct Call {
   std::int64_t heads_per_group, parts_per_head, blocks_per_group;
   int slices;  ///< 64 elements of dstate each
   std::int64_t segments, segment_tokens;
-  int cluster;
-  void* segment_states;  ///< see Params in hopper_layout.cuh; null with one segment
+  SegmentStart start;
+  void* segment_states;  ///< see Params in hopper_layout.cuh, or null
   float* segment_decays;
 
   std::int64_t units_per_group() const { return heads_per_group * parts_per_head; }

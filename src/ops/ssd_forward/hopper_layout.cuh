@@ -3,7 +3,9 @@
 // What the parts of the fused Hopper kernel share: its parameters, its shared memory, and which
 // part of the problem a block works on. See hopper_kernel.cuh for the whole.
 
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/hopper.cuh"
 #include "ops/ssd_forward/hopper_launch.h"
@@ -11,20 +13,29 @@
 namespace adder::cuda::hopper {
 
 constexpr int kTileBytes = kChunk * 128;
-constexpr int kThreads = 128 * (1 + kHeads);
-constexpr int kConsumerWarps = 4 * kHeads;
-constexpr int kMaxStages = 4;
+/// Chunks that are looked at at once for a head's memory: 128 threads, four tokens each.
+constexpr int kLookBack = 8;
 
 // 2^-160 is zero in float32. The floor keeps prefix sums small, so that after a token that forgets
 // everything the differences of later ones are still exact to 2^-11.
 constexpr float kMinLogDecay = -160.0F;
+
+/// Instead of a segment's decay: nobody needs its end state, and nothing is left of it after the
+/// next segment.
+constexpr float kUnneeded = -INFINITY;
+
+/// Chunks before a token: those of which something is left there.
+struct Memory {
+  int chunks;
+  bool bounded;  // older ones are forgotten; else nothing is known of them
+};
 
 struct Strides {
   std::int64_t batch, token, head;
 };
 
 struct Params {
-  CUtensorMap x, B, C, y;  // boxes: x, y 64 × 1 × 64 tokens; B, C 64 × 1 × 64 / cluster tokens
+  CUtensorMap x, B, C, y;  // boxes: 64 × 1 × 64 tokens
   const void* dt;
   Strides dt_strides;
   bool dt_is_float;
@@ -35,55 +46,49 @@ struct Params {
   bool D_per_channel;
   const void* z;  // or null
   Strides z_strides;
-  const void* y_so_far;  // y itself if it is to be added to, or null
-  Strides y_strides;
+  bool add_to_y;                // to what a pass before left there
   const float* initial_states;  // or null
   Strides initial_strides;      // sequence, channel (as token), head
   float* final_states;          // or null
   Strides final_strides;
+  bool final_states_in_pairs;  // even counts and strides, aligned: pairs can be written at once
   // (units of all batches and groups, segments, 8 kSlices, 128 threads): the state before each
   // segment, as fragments. The first kernel leaves the end state of a segment, from zero, in the
-  // place of the next one. Null with one segment.
+  // place of the next one. Null if there is no such kernel.
   float4* segment_states;
-  float* segment_decays;  // (units, segments): log2 of the decay over a segment
+  float* segment_decays;  // (units, segments): log2 of the decay over a segment; kUnneeded
+  SegmentStart start;
   int batch, seqlen, segment_tokens, nsegments;
   int headdim, dstate;
   int heads_per_group, parts_per_head;  // parts: 64 channels each
   int blocks_per_group;
-  int cluster;  // blocks: divides blocks_per_group
 };
 
+/// How a block divides an SM. setmaxnreg makes registers of consumers and producers of those at
+/// launch: 61,440 for four heads, 64,512 or more for fewer.
 template <int kSlices, bool kOutputs>
 struct Layout {
+  static constexpr int kHeads = heads_of_block(kSlices);
+  static constexpr int kThreads = 128 * (1 + kHeads);
+  static constexpr int kConsumerRegisters = kHeads == 2   ? 232
+                                            : kHeads == 3 ? 152
+                                            : kOutputs    ? 112
+                                                          : 104;
+  static constexpr int kProducerRegisters = kHeads == 2   ? 40
+                                            : kHeads == 3 ? 48
+                                            : kOutputs    ? 32
+                                                          : 64;
+  static constexpr int kStages = kOutputs ? 2 : 4;
+  static constexpr int kSumsAhead = kHeads == 4 && kOutputs ? 1 : 2;  ///< chunks of dt
   static constexpr int kBcBytes = (kOutputs ? 2 : 1) * kSlices * kTileBytes;
-  /// Small states leave room for two state tiles and two y tiles a head, so that a chunk needs one
-  /// barrier; else y takes the place of x.
-  static constexpr bool kOverlap = kSlices <= 2;
-  static constexpr int kStateTiles = kOverlap ? 2 : 1;
-  static constexpr int kBcStages = kSlices == 1 || !kOutputs ? 4 : 2;
-  static constexpr int kXStages = kSlices == 1 || !kOutputs ? 4 : kSlices == 4 ? 2 : 3;
-  /// Room for the weights of x; without it, every thread computes those that it needs.
-  static constexpr bool kStoreWeights = kSlices < 4 || !kOutputs;
-};
-
-template <int kSlices, bool kOutputs>
-struct Shared {
-  using L = Layout<kSlices, kOutputs>;
-  unsigned char states[kHeads][kOutputs ? L::kStateTiles : 1]
-                      [kOutputs ? kSlices * kTileBytes : 1024];
-  unsigned char bc[L::kBcStages][L::kBcBytes];  // B slices, then C slices
-  unsigned char x[L::kXStages][kHeads][kTileBytes];
-  unsigned char y[kOutputs && L::kOverlap ? kHeads : 1][2]
-                 [kOutputs && L::kOverlap ? kTileBytes : 8];
-  float skip[kHeads][kColumns];                // D
-  float sums[L::kXStages][kHeads][kChunk];     // s
-  float offsets[L::kXStages][kHeads][kChunk];  // t
-  float weights[L::kStoreWeights ? L::kXStages : 1][L::kStoreWeights ? kHeads : 1]
-               [L::kStoreWeights ? kChunk : 1];  // 2^(s_last - t)
-  Barrier bc_full[L::kBcStages];
-  Barrier bc_empty[L::kBcStages];
-  Barrier x_full[L::kXStages][kHeads];
-  Barrier x_empty[L::kXStages][kHeads];
+  /// Small states leave room for a tile of y a head; else y takes the place of x.
+  static constexpr bool kOwnY = kSlices <= 2;
+  /// With two tiles the next state is stored while this one is multiplied.
+  static constexpr int kStateTiles = kSlices == 1 ? 2 : 1;
+  /// Room for what x and the scores are multiplied by; without it, every thread computes what it
+  /// needs.
+  static constexpr bool kStoreColumns = kSlices < 4 && kOutputs;
+  static constexpr bool kStoreWeights = kSlices < 4;  // the same with outputs and without
 };
 
 /// What a block works on.
@@ -91,19 +96,54 @@ struct Place {
   int batch, group, segment;
   int first_unit;  // of the group: heads × parts
   int first_token, nchunks;
-  int end_token;  // of the sequence: tokens from here on do not exist
+  int nwarm;            // chunks of those that only lead to the state that the segment begins with
+  bool is_handed_over;  // that state has been computed before
+  int end_token;        // of the sequence: tokens from here on do not exist
 };
 
-__device__ inline Place place_of_block(const Params& p) {
+template <int kSlices, bool kOutputs>
+struct Shared {
+  using L = Layout<kSlices, kOutputs>;
+  static constexpr int kHeads = L::kHeads;
+  static constexpr int kStages = L::kStages;
+  using Floats = float[kHeads][kChunk];
+
+  unsigned char states[kHeads][kOutputs ? L::kStateTiles : 1]
+                      [kOutputs ? kSlices * kTileBytes : 1024];
+  unsigned char bc[kStages][L::kBcBytes];  // B slices, then C slices
+  unsigned char x[kStages][kHeads][kTileBytes];
+  unsigned char y[kOutputs && L::kOwnY ? kHeads : 1][kOutputs && L::kOwnY ? kTileBytes : 16];
+  float skip[kHeads][kColumns];  // D of each channel, or of the head
+  Floats sums[kStages];          // s
+  Floats offsets[kStages];       // t
+  std::conditional_t<L::kStoreWeights, Floats[kStages], char> weights;  // 2^(s_last - t)
+  // 2^(s_b - t), b the last token of the sixteen that a token belongs to.
+  std::conditional_t<L::kStoreColumns, Floats[kStages], char> columns;
+  Barrier bc_full[kStages];
+  Barrier bc_empty[kStages];
+  Barrier x_full[kStages][kHeads];  // the sums too
+  Barrier x_empty[kStages][kHeads];
+  Barrier y_free[kHeads];
+  float chunk_totals[kHeads][kLookBack];
+  Memory memories[kHeads];
+  Place place;
+};
+
+__device__ inline Place place_of_block(const Params& p, int heads) {
   Place place;
   place.group = static_cast<int>(blockIdx.x) / p.blocks_per_group;
-  place.first_unit = static_cast<int>(blockIdx.x) % p.blocks_per_group * kHeads;
+  place.first_unit = static_cast<int>(blockIdx.x) % p.blocks_per_group * heads;
   place.segment = static_cast<int>(blockIdx.y);
   place.batch = static_cast<int>(blockIdx.z);
   place.first_token = place.segment * p.segment_tokens;
   place.end_token = p.seqlen;
   const int end = min(place.first_token + p.segment_tokens, p.seqlen);
   place.nchunks = (end - place.first_token + kChunk - 1) / kChunk;
+  place.nwarm = 0;
+  // The first segment has no need to wait for its state, but where its y takes the place of x that
+  // the first kernel still reads, or the last segment might replace the initial state.
+  place.is_handed_over =
+      p.nsegments > 1 && (place.segment > 0 || p.start == SegmentStart::handed_over);
   return place;
 }
 
@@ -121,6 +161,14 @@ __device__ inline Unit unit_of(const Params& p, const Place& place, int h) {
   unit.head = place.group * p.heads_per_group + unit.index / p.parts_per_head;
   unit.channel = unit.index % p.parts_per_head * kColumns;
   return unit;
+}
+
+/// Of a unit and a segment, in what is kept of each.
+__device__ inline std::int64_t segment_index(const Params& p, const Place& place, const Unit& unit,
+                                             int segment) {
+  const std::int64_t units = p.heads_per_group * p.parts_per_head;
+  const std::int64_t groups = gridDim.x / p.blocks_per_group;
+  return ((place.batch * groups + place.group) * units + unit.index) * p.nsegments + segment;
 }
 
 }  // namespace adder::cuda::hopper

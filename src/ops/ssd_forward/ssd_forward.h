@@ -69,7 +69,8 @@ struct SsdForwardArgs {
   /// (batch, seqlen, nheads, headdim), dtype of x; rows contiguous. May be x or z itself.
   TensorView y;
   /// (nsequences, nheads, headdim, dstate) f32, optional; rows contiguous. May be the memory of
-  /// initial_states.
+  /// initial_states. Where y or these take the place of an input, long sequences of few heads may
+  /// take longer on a CUDA device.
   TensorView final_states;
 };
 
@@ -92,6 +93,8 @@ enum class SsdForwardVariant : std::uint8_t {
   /// Fused, for compute capability 9.0 and bf16 or f16: see hopper.cc for what it takes. It rounds
   /// the terms of states to the dtype of x once, so that final states of bf16 are right to 3e-3 of
   /// their norm; those of the other variant, and of f16, to 1e-3.
+  /// Of tokens that a head has forgotten it does not read everything: an infinity or NaN there may
+  /// not show in outputs and states far behind it.
   hopper,
 };
 
@@ -103,11 +106,12 @@ struct SsdForwardChoice {
   /// Of `general`: chunks whose states are kept at a time. All chunks are done window by window, so
   /// that the workspace does not grow with the number of tokens.
   std::int64_t window_chunks = 1;
-  /// Of `hopper`: parts of each sequence that are computed at the same time, at the price of a pass
-  /// over all but the last for their end states.
+  /// Of `hopper`: parts of each sequence that are computed at the same time. A pass before finds
+  /// the end states of all but the last, where more than a few hundred tokens decide them.
   std::int64_t segments = 1;
-  /// Of `hopper`: blocks that load B and C together: 1, 2 or 4.
-  int cluster = 1;
+  /// Of `hopper`: no such pass. Each segment begins with the tokens before it, as far back as
+  /// anything is left of them, which may be all: one launch, for short sequences.
+  bool warm_up = false;
 
   friend bool operator==(const SsdForwardChoice&, const SsdForwardChoice&) = default;
 };
@@ -126,7 +130,8 @@ SsdForwardDecision choose_ssd_forward(const SsdForwardArgs& args);
 /// What choose_ssd_forward says without a tuning table.
 SsdForwardChoice built_in_ssd_forward_choice(const SsdForwardArgs& args);
 
-/// Bytes of device memory for a call. Without a choice, for one that comes before another tuning
+/// Bytes of device memory for a call with these arguments; with y or final_states in the place of
+/// an input it may be another number. Without a choice, for a call that comes before another tuning
 /// table is installed.
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args);
 std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, const SsdForwardChoice& choice);

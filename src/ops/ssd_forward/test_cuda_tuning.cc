@@ -84,7 +84,7 @@ TEST_F(SsdForwardCudaTuning, ChoicesThatTheArgumentsDoNotAllowAreLeftAside) {
   for (const SsdForwardChoice& choice :
        {SsdForwardChoice{.window_chunks = 0},
         SsdForwardChoice{.variant = SsdForwardVariant::hopper, .segments = 1000},
-        SsdForwardChoice{.variant = SsdForwardVariant::hopper, .cluster = 3}}) {
+        SsdForwardChoice{.variant = SsdForwardVariant::hopper, .segments = 0}}) {
     install(call.args, choice);
     const auto decision = cuda::choose_ssd_forward(call.args);
     EXPECT_FALSE(decision.tuned) << describe(choice);

@@ -111,7 +111,7 @@ inline void expect_right_on_device(const SsdCase& c, const SsdOutput& got) {
 inline std::string described(const cuda::SsdForwardChoice& choice) {
   return std::string(name_of(choice.variant)) + ", window_chunks " +
          std::to_string(choice.window_chunks) + ", segments " + std::to_string(choice.segments) +
-         ", cluster " + std::to_string(choice.cluster);
+         (choice.warm_up ? ", warm_up" : "");
 }
 
 /// Whether the choice takes the arguments, which are on a device.
@@ -130,21 +130,21 @@ inline const std::vector<cuda::SsdForwardChoice>& all_choices() {
   static const std::vector<cuda::SsdForwardChoice> usable = [] {
     const SsdOnDevice probe(
         SsdCase({.seqlen = 130, .nheads = 4, .headdim = 64, .dstate = 64, .dtype = DType::bf16}));
-    std::vector<cuda::SsdForwardChoice> all{
-        {.variant = general, .window_chunks = 1000}, {.variant = general, .window_chunks = 1},
-        {.variant = general, .window_chunks = 2},    {.variant = hopper},
-        {.variant = hopper, .segments = 2},          {.variant = hopper, .cluster = 2}};
+    std::vector<cuda::SsdForwardChoice> all{{.variant = general, .window_chunks = 1000},
+                                            {.variant = general, .window_chunks = 1},
+                                            {.variant = general, .window_chunks = 2},
+                                            {.variant = hopper},
+                                            {.variant = hopper, .segments = 2},
+                                            {.variant = hopper, .segments = 2, .warm_up = true}};
     std::erase_if(all, [&](const auto& choice) { return !takes(choice, probe.args); });
     return all;
   }();
   return usable;
 }
 
-/// The choice if it takes the arguments, else the nearest that does: results of one kernel, which
-/// clusters do not change, can then be compared bit for bit.
-inline cuda::SsdForwardChoice nearest(cuda::SsdForwardChoice choice, const SsdForwardArgs& args) {
-  if (takes(choice, args)) return choice;
-  choice.cluster = 1;
+/// The choice if it takes the arguments, else one that takes all.
+inline cuda::SsdForwardChoice nearest(const cuda::SsdForwardChoice& choice,
+                                      const SsdForwardArgs& args) {
   return takes(choice, args) ? choice : all_choices()[0];
 }
 

@@ -207,10 +207,10 @@ TEST(SsdForwardTuningJson, ShapesAndChoicesComeBackAsTheyWere) {
   }
   for (const SsdForwardChoice& choice :
        {SsdForwardChoice{.window_chunks = 77},
-        SsdForwardChoice{.variant = SsdForwardVariant::hopper, .segments = 9, .cluster = 4}}) {
+        SsdForwardChoice{.variant = SsdForwardVariant::hopper, .segments = 9, .warm_up = true}}) {
     EXPECT_EQ(read_ssd_forward_choice(to_json(choice), "here"), choice);
   }
-  EXPECT_EQ(to_json(fused(4)).dump(), R"({"cluster":1,"segments":4,"variant":"hopper"})");
+  EXPECT_EQ(to_json(fused(4)).dump(), R"({"segments":4,"variant":"hopper","warm_up":false})");
 }
 
 TEST(SsdForwardTuningJson, ReadersTakeNothingElse) {
@@ -225,8 +225,8 @@ TEST(SsdForwardTuningJson, ReadersTakeNothingElse) {
             "here has no window_chunks, expected an integer from 1 to 1099511627776");
   EXPECT_EQ(choice_error(R"({"variant": "general", "window_chunks": 2, "segments": 2})"),
             "here has the key \"segments\", expected no such key");
-  EXPECT_EQ(choice_error(R"({"variant": "hopper", "segments": 2, "cluster": 4294967297})"),
-            "here: cluster is \"4294967297\", expected an integer from 1 to 16");
+  EXPECT_EQ(choice_error(R"({"variant": "hopper", "segments": 2, "warm_up": 1})"),
+            "here: warm_up is \"1\", expected true or false");
 
   for (const char* name : {"dtype", "allow_tf32", "packed", "gated", "batch", "seqlen", "nheads",
                            "ngroups", "headdim", "dstate"}) {
@@ -260,7 +260,7 @@ TEST(SsdForwardTuningJson, ShapesAreReadAsPeopleWriteThem) {
                 "seqlen=1,nheads=2,headdim=3,dstate=4,dtype=f32,allow_tf32")),
             "batch 1, seqlen 1, nheads 2, headdim 3, dstate 4, f32, tf32 allowed");
   EXPECT_EQ(describe(kShape), "batch 4, seqlen 4096, nheads 8, headdim 64, dstate 128");
-  EXPECT_EQ(describe(fused(3)), "hopper, segments 3, cluster 1");
+  EXPECT_EQ(describe(fused(3)), "hopper, segments 3, warm_up false");
   const auto error = [](std::string_view text) {
     return error_of([&] { parse_ssd_forward_shape(text); });
   };

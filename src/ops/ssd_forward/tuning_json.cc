@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/check.h"
 #include "core/json_object.h"
@@ -27,7 +28,7 @@ void visit_fields(Choice& choice, Visit&& visit) {
       break;
     case SsdForwardVariant::hopper:
       visit("segments", choice.segments, kMostTokens);
-      visit("cluster", choice.cluster, 16);
+      visit("warm_up", choice.warm_up, 1);
       break;
   }
 }
@@ -111,7 +112,11 @@ SsdForwardChoice read_ssd_forward_choice(const json& value, const std::string& w
   JsonObject object(value, where);
   SsdForwardChoice choice{.variant = read_variant(object)};
   visit_fields(choice, [&]<typename Field>(const char* name, Field& field, std::int64_t most) {
-    field = static_cast<Field>(object.integer(name, 1, most));
+    if constexpr (std::is_same_v<Field, bool>) {
+      field = object.boolean(name);
+    } else {
+      field = object.integer(name, 1, most);
+    }
   });
   object.done();
   return choice;

@@ -1,0 +1,96 @@
+// ssd_forward on a CUDA device, where kernels make use of what heads forget: how long a head
+// remembers decides which tokens a segment's state is found from, and by which kernel.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "ops/ssd_forward/test_device.h"
+
+namespace adder {
+namespace {
+
+using SsdForwardCuda = test::OnDevice;
+using cuda::SsdForwardChoice;
+using cuda::SsdForwardVariant;
+using test::SsdCase;
+using test::SsdOnDevice;
+
+// 26 chunks, the last of one token: segments of 26, 9, 6 and 2 chunks.
+constexpr std::int64_t kSeqlen = 25 * 64 + 1;
+
+std::vector<SsdForwardChoice> choices() {
+  std::vector<SsdForwardChoice> out{{.variant = SsdForwardVariant::general, .window_chunks = 100}};
+  for (std::int64_t segments : {1, 3, 5, 13}) {
+    for (bool warm_up : {false, true}) {
+      out.push_back(
+          {.variant = SsdForwardVariant::hopper, .segments = segments, .warm_up = warm_up});
+    }
+  }
+  return out;
+}
+
+// dt of each head and token; A is -1, so that a token's decay is 2^(-1.44 dt).
+using TimeStep = std::function<float(std::int64_t head, std::int64_t token)>;
+
+void expect_right_by_every_choice(const char* label, const TimeStep& dt) {
+  // Heads of several blocks, one of them not full; states of one to four slices, and of two passes.
+  for (const auto& [nheads, headdim, dstate, dtype] :
+       {std::tuple{5, 32, 64, DType::bf16}, std::tuple{4, 16, 128, DType::f16},
+        std::tuple{2, 8, 192, DType::bf16}, std::tuple{3, 8, 256, DType::bf16},
+        std::tuple{2, 8, 512, DType::f16}}) {
+    SsdCase c({.seqlen = kSeqlen,
+               .nheads = nheads,
+               .headdim = headdim,
+               .dstate = dstate,
+               .dtype = dtype});
+    c.args.dt_softplus = false;
+    c.args.dt_bias = {};
+    for (std::int64_t h = 0; h < nheads; ++h) {
+      c.A.as<float>()[h] = -1;
+      for (std::int64_t t = 0; t < kSeqlen; ++t) c.dt.as<float>()[t * nheads + h] = dt(h, t);
+    }
+    const test::SsdJudge judge(c);
+    test::Pooled y, final_states;
+    for (const SsdForwardChoice& choice : choices()) {
+      SsdOnDevice call(c);
+      if (!test::takes(choice, call.args)) continue;
+      judge.add(call.run(choice),
+                fmt::format("{}: {} heads, dstate {}, {}, {}", label, nheads, dstate,
+                            name_of(dtype), test::described(choice)),
+                y, final_states);
+    }
+    EXPECT_TRUE(y.as_good_as_plain());
+    EXPECT_TRUE(final_states.as_good_as_plain());
+  }
+}
+
+TEST_F(SsdForwardCuda, MemoriesOfEveryLength) {
+  // Chunks that 2^-160 takes at these steps: more than there are, 9, 4, 1 and a part of one.
+  for (float dt : {0.01F, 0.2F, 0.5F, 2.0F, 60.0F}) {
+    expect_right_by_every_choice(fmt::format("dt {}", dt).c_str(),
+                                 [&](std::int64_t, std::int64_t) { return dt; });
+  }
+}
+
+TEST_F(SsdForwardCuda, HeadsThatForgetBesideHeadsThatDoNot) {
+  expect_right_by_every_choice(
+      "by head", [](std::int64_t head, std::int64_t) { return head % 2 == 0 ? 3.0F : 0.01F; });
+}
+
+// What one segment forgets the next may need: states are handed over, found anew and left out side
+// by side.
+TEST_F(SsdForwardCuda, HeadsThatForgetNowAndThen) {
+  expect_right_by_every_choice("in turns", [](std::int64_t head, std::int64_t token) {
+    return (token / 320 + head / 2) % 2 == 0 ? 2.0F : 0.02F;
+  });
+  expect_right_by_every_choice("at single tokens", [](std::int64_t, std::int64_t token) {
+    return token % 300 == 200 ? 120.0F : 0.02F;
+  });
+  expect_right_by_every_choice(
+      "early", [](std::int64_t, std::int64_t token) { return token < 500 ? 4.0F : 0.002F; });
+}
+
+}  // namespace
+}  // namespace adder

@@ -104,7 +104,7 @@ def best_rates(sources):
 
 
 NUMBERS = re.compile(rf"\b({'|'.join(KEY)}) (\d+)\b")
-NOT_COMPARED = re.compile(r"\b(f16|f32|z|gate|gated|packed|seq_idx|cu_seqlens)\b")
+NOT_COMPARED = re.compile(r"\b(f16|f32|z|gate|gated|packed|seq_idx|cu_seqlens|remember)\b")
 
 
 def parse_shape(text):

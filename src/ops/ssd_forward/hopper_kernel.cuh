@@ -42,9 +42,8 @@
 //   two kernels before     the same kernel without C and y finds the end state of each segment from
 //                          zero, and its decay; a small one combines them into the state before
 //                          each segment. x and B are read twice, but for what is forgotten at a
-//                          segment's end. Its blocks end at once where
-//                          the one for the next segment's outputs finds the state by itself and
-//                          nothing of it is left after that segment.
+//                          segment's end. A block ends at once if the next segment's outputs find
+//                          their state by themselves and nothing of it is left after that segment.
 //
 // Registers: 96 at launch for four heads, 128 for three, 168 for two, then as Layout says. Spills:
 // none in the loops over chunks, but for 40 bytes in producers of four heads. Shared memory with

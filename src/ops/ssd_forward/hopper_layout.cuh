@@ -56,7 +56,7 @@ struct Params {
   // segment, as fragments. The first kernel leaves the end state of a segment, from zero, in the
   // place of the next one. Null if there is no such kernel.
   float4* segment_states;
-  float* segment_decays;  // (units, segments): log2 of the decay over a segment; kUnneeded
+  float* segment_decays;  // (units, segments): log2 of the decay over a segment, or kUnneeded
   SegmentStart start;
   int batch, seqlen, segment_tokens, nsegments;
   int headdim, dstate;
@@ -162,6 +162,9 @@ __device__ inline Unit unit_of(const Params& p, const Place& place, int h) {
   unit.channel = unit.index % p.parts_per_head * kColumns;
   return unit;
 }
+
+/// Among the threads of a unit's warpgroup.
+__device__ inline void sync_unit(int h) { sync_threads_of(1 + h, 128); }
 
 /// Of a unit and a segment, in what is kept of each.
 __device__ inline std::int64_t segment_index(const Params& p, const Place& place, const Unit& unit,

@@ -45,9 +45,9 @@ __device__ inline Memory memory_before(const Params& p, const Place& place, int 
     for (int distance = 1; distance < 16; distance *= 2) {
       total += __shfl_xor_sync(0xffffffffU, total, distance);
     }
-    sync_threads_of(1 + h, 128);  // everyone has read what was there before
+    sync_unit(h);  // everyone has read what was there before
     if (thread % 16 == 0) totals[thread / 16] = total;
-    sync_threads_of(1 + h, 128);
+    sync_unit(h);
     for (int i = kLookBack - 1; i >= 0; --i) {
       decay += totals[i];
       if (decay < forgotten) return {seen + kLookBack - i, true};

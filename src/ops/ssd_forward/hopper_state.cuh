@@ -57,8 +57,8 @@ class State {
            thread_;
   }
 
-  /// Calls visit(where it lies in `states`, a pair of the thread's elements of the state, how many
-  /// of the two exist).
+  /// Calls visit(where they lie in `states`, two neighbours of the thread's elements of the state,
+  /// how many of the two exist).
   template <typename Element, typename Visit>
   __device__ void each_pair(Element* states, const Strides& strides, Visit&& visit) {
     const Unit unit = this->unit();
@@ -75,8 +75,8 @@ class State {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           const int n = 64 * s + 8 * j;
-          float(&pair)[2] = *reinterpret_cast<float(*)[2]>(&S_[s][4 * j + 2 * half]);
-          visit(row + n, pair, min(columns - n, 2));
+          float* pair = S_[s] + 4 * j + 2 * half;
+          visit(row + n, pair[0], pair[1], min(columns - n, 2));
         }
       }
     }
@@ -93,9 +93,9 @@ class State {
         load_segment();
       } else if (place().first_token == 0 && p_.initial_states != nullptr) {
         each_pair(p_.initial_states, p_.initial_strides,
-                  [](const float* from, float(&pair)[2], int count) {
-                    if (count > 0) pair[0] = from[0];
-                    if (count > 1) pair[1] = from[1];
+                  [](const float* from, float& first, float& second, int count) {
+                    if (count > 0) first = from[0];
+                    if (count > 1) second = from[1];
                   });
       }
     }
@@ -135,14 +135,16 @@ class State {
   __device__ void save_final_state() {
     if (p_.final_states == nullptr || place().segment != p_.nsegments - 1) return;
     if (p_.final_states_in_pairs) {
-      each_pair(p_.final_states, p_.final_strides, [](float* to, float(&pair)[2], int count) {
-        if (count > 0) *reinterpret_cast<float2*>(to) = {pair[0], pair[1]};
-      });
+      each_pair(p_.final_states, p_.final_strides,
+                [](float* to, float first, float second, int count) {
+                  if (count > 0) *reinterpret_cast<float2*>(to) = {first, second};
+                });
     } else {
-      each_pair(p_.final_states, p_.final_strides, [](float* to, float(&pair)[2], int count) {
-        if (count > 0) to[0] = pair[0];
-        if (count > 1) to[1] = pair[1];
-      });
+      each_pair(p_.final_states, p_.final_strides,
+                [](float* to, float first, float second, int count) {
+                  if (count > 0) to[0] = first;
+                  if (count > 1) to[1] = second;
+                });
     }
   }
 
@@ -161,7 +163,7 @@ class State {
 
   // ---- one chunk ----
 
-  __device__ void sync_head() const { sync_threads_of(1 + h_, 128); }
+  __device__ void sync_head() const { sync_unit(h_); }
 
   __device__ static constexpr int stage_of(int c) { return c % L::kStages; }
 

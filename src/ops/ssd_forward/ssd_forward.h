@@ -138,8 +138,9 @@ std::size_t ssd_forward_workspace_bytes(const SsdForwardArgs& args, const SsdFor
 
 /// Puts the work on the stream and returns; without a choice, does it as choose_ssd_forward says.
 /// Chunks of 64 tokens, whatever `chunk_size` is; states and sums in float32, prefix sums in
-/// float64, factors of products as fwd_pass_state and compute_out document. Values of A,
-/// cu_seqlens and seq_idx are not looked at on the host. Results do not depend on other rows or
+/// float64 (of `hopper`, in float32 from the beginning of each chunk), factors of products as
+/// fwd_pass_state and compute_out document. Values of A, cu_seqlens and seq_idx are not looked at
+/// on the host. Results do not depend on other rows or
 /// heads, nor, of finite inputs, those of a token on later tokens.
 void ssd_forward(const SsdForwardArgs& args, std::span<std::byte> workspace, Stream stream);
 void ssd_forward(const SsdForwardArgs& args, const SsdForwardChoice& choice,

@@ -43,6 +43,17 @@ left_out() {
   echo "$patterns"
 }
 
+# Kernels that a tool does not check, as its options.
+kernels_left_out() {
+  # racecheck follows an arrival at an mbarrier only for the thread that arrives, and not for the
+  # warp that it has synchronized with before, and loses track at a barrier of a part of the block:
+  # it reports hazards in kernels of a few lines that have none. Fused kernels consist of both.
+  if [[ $1 == racecheck ]]; then
+    printf '%s\n' --kernel-name-exclude kns=18ssd_forward_kernel \
+      --kernel-name-exclude kns=29ssd_forward_end_to_end_kernel
+  fi
+}
+
 find_sanitizer() {
   command -v compute-sanitizer && return
   local installed=${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer
@@ -64,11 +75,12 @@ verdict_of() {
 
 # run TOOL PROGRAM: prints its line; false if there is something to look at.
 run() {
-  local tool=$1 program=$2 test start=$SECONDS status=0 verdict log
+  local tool=$1 program=$2 test start=$SECONDS status=0 verdict log excluded
   test=$(basename "$program")
   log=$logs/$test.$tool.log
-  timeout "$most_seconds" "$sanitizer" --tool "$tool" --error-exitcode 86 "$program" \
-    --gtest_filter="-$(left_out "$tool" "$test")" >"$log" 2>&1 || status=$?
+  mapfile -t excluded < <(kernels_left_out "$tool")
+  timeout "$most_seconds" "$sanitizer" --tool "$tool" "${excluded[@]}" --error-exitcode 86 \
+    "$program" --gtest_filter="-$(left_out "$tool" "$test")" >"$log" 2>&1 || status=$?
   case $status in
     0) verdict=$(verdict_of "$log") ;;
     86) verdict='FAILED: findings' ;;

@@ -39,6 +39,11 @@ __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/// Before it is initialized again; nobody waits for it.
+__device__ inline void invalidate_barrier(Barrier* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(to_shared(barrier)) : "memory");
+}
+
 __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(to_shared(barrier)) : "memory");
 }
@@ -134,6 +139,19 @@ __device__ inline void wait_for_previous_kernel() {
 /// Lets the next kernel, if launched to overlap, begin.
 __device__ inline void let_next_kernel_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// ---- between blocks -----------------------------------------------------------------------------
+
+/// What the thread, and others of its block that it has synchronized with, wrote before is visible
+/// to whoever loads this value so.
+__device__ inline void store_release(unsigned* to, unsigned value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ inline unsigned load_acquire(const unsigned* from) {
+  unsigned out = 0;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(out) : "l"(from) : "memory");
+  return out;
 }
 
 // ---- registers ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@
 //         "operation": "ssd_forward",
 //         "kernel_version": 1,
 //         "shape": {"dtype": "bf16", "batch": 4, ...},
-//         "choice": {"variant": "hopper", "segments": 4, "warm_up": false},
+//         "choice": {"variant": "hopper", "segments": 4, ...},
 //         "measured": {...}
 //       }
 //     ]

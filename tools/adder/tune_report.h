@@ -21,7 +21,7 @@ tune::TuningEntry entry_of(const cuda::DeviceModel& device, const bench::DeviceT
 /// {"shapes", "max_loss_percent", "max_loss_shape", "mean_loss_percent"}.
 Json summary_of(const Json& results);
 
-/// "batch 4, ...: hopper, segments 4, warm_up true, 23.1 us (built-in 24.0 us, 1.040 times that)".
+/// "batch 4, ...: hopper, segments 4, warm_up, 23.1 us (built-in 24.0 us, 1.040 times that)".
 std::string line_of(const Json& result);
 
 /// All results and their summary; nothing of none.

@@ -62,24 +62,45 @@ Shape shape_of(const SsdForwardArgs& args) {
 // Heads remember what the data say, which is not known here. The costs are those of short memory;
 // long ones add a pass over all but the last segment, or the tokens before each of them.
 
-/// Microseconds of a block per chunk on an H200, measured at 16,384 to 262,144 tokens of 32 heads.
+/// Microseconds on an H200, measured at 4,096 to 262,144 tokens of 32 heads: of a block per chunk,
+/// and what it takes longer with a pass before where hardly a multiprocessor is left idle.
 struct Costs {
   double without_outputs;
   double with_outputs;
+  double crowded;
 };
-constexpr std::array<Costs, 4> kCosts{{{1.0, 2.7}, {1.0, 2.9}, {1.0, 3.0}, {1.1, 3.5}}};
+constexpr std::array<Costs, 4> kCosts{
+    {{1.0, 2.7, 5.0}, {1.0, 2.9, 0.0}, {1.0, 3.0, 0.0}, {1.1, 3.5, 0.0}}};
+constexpr double kCrowd = 0.85;    // of the multiprocessors
 constexpr double kPassBefore = 6;  // its launch and that of the combination
 constexpr double kMemory = 3;      // chunks
+constexpr double kPieces = 8;      // between pieces of a part
 /// Chunks of a sequence: up to here a warm-up over all of it costs no more than a pass before.
 constexpr std::int64_t kMostWarmUp = 32;
 
+/// Whether no sequence is longer than a part of all of them laid end to end, in every pass.
+bool fits_end_to_end(const Shape& s, std::int64_t multiprocessors) {
+  const std::int64_t rest = s.dstate > kPassDstate ? s.dstate - kPassDstate : s.dstate;
+  const auto last_slices = static_cast<int>(ceil_div(std::min(rest, kPassDstate), 64));
+  return s.batch * s.ngroups * s.blocks_per_group(last_slices) >= multiprocessors;
+}
+
 double cost(const Shape& s, const SsdForwardChoice& choice, std::int64_t multiprocessors) {
   const Costs& costs = kCosts[static_cast<std::size_t>(s.slices - 1)];
+  if (choice.end_to_end) {
+    return static_cast<double>(ceil_div(s.blocks() * s.nchunks, multiprocessors)) *
+               costs.with_outputs +
+           kPieces;
+  }
   const auto chunks = static_cast<double>(ceil_div(s.nchunks, choice.segments));
   const auto waves = static_cast<double>(ceil_div(s.blocks() * choice.segments, multiprocessors));
-  if (choice.segments == 1) return waves * chunks * costs.with_outputs;
-  return waves * (chunks * costs.with_outputs + kMemory * costs.without_outputs) +
-         (choice.warm_up ? 0.0 : kPassBefore);
+  const double outputs = waves * chunks * costs.with_outputs;
+  if (choice.segments == 1) return outputs;
+  const double memory = waves * kMemory * costs.without_outputs;
+  if (choice.warm_up) return outputs + memory;
+  const bool is_crowded = static_cast<double>(s.blocks() * choice.segments) >
+                          kCrowd * static_cast<double>(multiprocessors);
+  return outputs + memory + kPassBefore + (is_crowded ? costs.crowded : 0.0);
 }
 
 /// Segments of equal length, the last perhaps shorter, none empty.
@@ -90,13 +111,19 @@ std::int64_t without_empty(std::int64_t nchunks, std::int64_t segments) {
 struct Workspace {
   float* segment_states;
   float* segment_decays;
+  std::uint32_t* cuts;
 };
 
 Workspace take_workspace(WorkspaceCutter& cutter, const Shape& s, const SsdForwardChoice& choice) {
-  const std::int64_t count =
-      choice.segments > 1 && !choice.warm_up ? s.units() * choice.segments : 0;
-  if (count == 0) return {};
-  return {cutter.take<float>(count * s.state_size()), cutter.take<float>(count)};
+  Workspace w{};
+  if (choice.end_to_end) {
+    w.segment_states = cutter.take<float>(s.units() * s.state_size());
+    w.cuts = cutter.take<std::uint32_t>(s.units() + 1);
+  } else if (choice.segments > 1 && !choice.warm_up) {
+    w.segment_states = cutter.take<float>(s.units() * choice.segments * s.state_size());
+    w.segment_decays = cutter.take<float>(s.units() * choice.segments);
+  }
+  return w;
 }
 
 SegmentStart start_of_segments(const Shape& s, const SsdForwardChoice& choice) {
@@ -152,6 +179,14 @@ std::string refuses(const SsdForwardArgs& args, const SsdForwardChoice& choice) 
     if (choice.warm_up && s.in_place) {
       return "warm_up needs x and initial states where y or final states take their place";
     }
+    if (choice.end_to_end && (choice.segments != 1 || choice.warm_up)) {
+      return "end_to_end is for one segment without warm_up";
+    }
+    const std::int64_t multiprocessors = properties(args.x.device.index).multiprocessors;
+    if (choice.end_to_end && !fits_end_to_end(s, multiprocessors)) {
+      return fmt::format("end_to_end needs a block of heads for each of {} multiprocessors",
+                         multiprocessors);
+    }
   }
   for (std::string reason : {refuses_map("x", args.x), refuses_map("B", args.B),
                              refuses_map("C", args.C), refuses_map("y", args.y)}) {
@@ -166,11 +201,15 @@ SsdForwardChoice choose(const SsdForwardArgs& args) {
   SsdForwardChoice best{.variant = SsdForwardVariant::hopper};
   // More segments than fill the device once only add work.
   const std::int64_t most = std::min(s.nchunks, ceil_div(multiprocessors, s.blocks()) + 1);
+  if (fits_end_to_end(s, multiprocessors)) {
+    const SsdForwardChoice choice{.variant = SsdForwardVariant::hopper, .end_to_end = true};
+    if (cost(s, choice, multiprocessors) < cost(s, best, multiprocessors)) best = choice;
+  }
   const bool may_warm_up = s.nchunks <= kMostWarmUp && !s.in_place;
   for (std::int64_t segments = 2; segments <= most; ++segments) {
-    SsdForwardChoice choice = best;
-    choice.segments = without_empty(s.nchunks, segments);
-    choice.warm_up = may_warm_up;
+    const SsdForwardChoice choice{.variant = SsdForwardVariant::hopper,
+                                  .segments = without_empty(s.nchunks, segments),
+                                  .warm_up = may_warm_up};
     if (cost(s, choice, multiprocessors) < cost(s, best, multiprocessors)) best = choice;
   }
   return best;
@@ -187,6 +226,7 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
   const Shape s = shape_of(args);
   WorkspaceCutter cutter(workspace);
   const Workspace w = take_workspace(cutter, s, choice);
+  const std::int64_t multiprocessors = properties(args.x.device.index).multiprocessors;
   for (std::int64_t n = 0; n < s.dstate; n += kPassDstate) {
     const std::int64_t count = std::min(kPassDstate, s.dstate - n);
     const bool first = n == 0;
@@ -215,7 +255,9 @@ void run(const SsdForwardArgs& args, const SsdForwardChoice& choice, std::span<s
             .segment_tokens = ceil_div(s.nchunks, choice.segments) * kChunk,
             .start = start_of_segments(s, choice),
             .segment_states = w.segment_states,
-            .segment_decays = w.segment_decays},
+            .segment_decays = w.segment_decays,
+            .parts = choice.end_to_end ? multiprocessors : 0,
+            .cuts = w.cuts},
            stream);
   }
 }
@@ -226,6 +268,9 @@ std::vector<SsdForwardChoice> candidates(const SsdForwardArgs& args) {
   const std::int64_t multiprocessors = properties(args.x.device.index).multiprocessors;
   const std::int64_t most = std::clamp<std::int64_t>(multiprocessors / s.blocks(), 1, s.nchunks);
   std::vector<SsdForwardChoice> out;
+  if (fits_end_to_end(s, multiprocessors)) {
+    out.push_back({.variant = SsdForwardVariant::hopper, .end_to_end = true});
+  }
   // Every count up to 8, then in steps of an eighth: of many segments one more changes little.
   for (std::int64_t segments = 1; segments <= most;
        segments += std::max<std::int64_t>(1, segments / 8)) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/ceil_div.h"
 #include "cuda/check.h"
 #include "cuda/tensor_map.h"
 #include "ops/ssd_forward/hopper_kernel.cuh"
@@ -74,6 +75,14 @@ Params params_of(const Call& call) {
   p.parts_per_head = static_cast<int>(call.parts_per_head);
   p.blocks_per_group = static_cast<int>(call.blocks_per_group);
   p.start = call.start;
+  p.ngroups = static_cast<int>(call.groups());
+  p.cuts = static_cast<unsigned*>(call.cuts);
+  p.tickets = p.cuts + p.batch * call.groups() * call.units_per_group();
+  if (call.parts > 0) {
+    const std::int64_t chunks = ceil_div(call.x.dim(1), kChunk);
+    p.part_chunks = static_cast<int>(
+        ceil_div(call.x.dim(0) * call.groups() * call.blocks_per_group * chunks, call.parts));
+  }
   return p;
 }
 
@@ -105,42 +114,63 @@ class Launcher {
   std::array<cudaLaunchAttribute, 1> attributes_{};
 };
 
-template <typename T, int kSlices, bool kOutputs, bool kExtras>
-auto kernel_of(int device) {
-  const auto kernel = ssd_forward_kernel<T, kSlices, kOutputs, kExtras>;
+/// The kernel, once it may have so much shared memory on the device.
+template <auto kKernel>
+auto allowed(int device, std::size_t shared_bytes) {
   // Once per device; doing it twice at the same time does no harm.
-  static std::array<std::atomic<bool>, 64> allowed{};
-  if (device >= static_cast<int>(allowed.size()) || !allowed[device]) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(Shared<kSlices, kOutputs>)),
+  static std::array<std::atomic<bool>, 64> known{};
+  if (device >= static_cast<int>(known.size()) || !known[device]) {
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
           "to allow ssd_forward its shared memory");
-    if (device < static_cast<int>(allowed.size())) allowed[device] = true;
+    if (device < static_cast<int>(known.size())) known[device] = true;
   }
-  return kernel;
+  return kKernel;
+}
+
+template <typename T, int kSlices, bool kExtras>
+void launch_outputs(const Params& p, const Call& call, bool overlap, Stream stream) {
+  constexpr int kThreads = Layout<kSlices, true>::kThreads;
+  constexpr std::size_t kBytes = sizeof(Shared<kSlices, true>);
+  constexpr std::string_view kName = "to launch ssd_forward";
+  const int device = call.x.device.index;
+  if (call.parts > 0) {
+    const std::int64_t units = p.batch * call.groups() * call.units_per_group();
+    check(cudaMemsetAsync(call.cuts, 0, static_cast<std::size_t>(units + 1) * sizeof(unsigned),
+                          stream),
+          "to clear the cuts of ssd_forward");
+    Launcher({static_cast<unsigned>(call.parts)}, kThreads, kBytes, stream)(
+        allowed<ssd_forward_end_to_end_kernel<T, kSlices, kExtras>>(device, kBytes), p, kName);
+    return;
+  }
+  Launcher outputs({static_cast<unsigned>(call.groups() * call.blocks_per_group),
+                    static_cast<unsigned>(p.nsegments), static_cast<unsigned>(p.batch)},
+                   kThreads, kBytes, stream);
+  if (overlap) outputs.overlap();
+  outputs(allowed<ssd_forward_kernel<T, kSlices, true, kExtras>>(device, kBytes), p, kName);
 }
 
 template <typename T, int kSlices>
 void launch_kernels(const Params& p, const Call& call, Stream stream) {
-  const int device = call.x.device.index;
-  const auto blocks = static_cast<unsigned>(call.groups() * call.blocks_per_group);
-  const auto segments = static_cast<unsigned>(p.nsegments);
   const auto batch = static_cast<unsigned>(p.batch);
-  const unsigned units = batch * static_cast<unsigned>(call.groups() * call.units_per_group());
+  const auto segments = static_cast<unsigned>(p.nsegments);
   const bool handed_over = segments > 1 && p.start != SegmentStart::walked;
   if (handed_over) {
-    Launcher({blocks, segments - 1, batch}, Layout<kSlices, false>::kThreads,
-             sizeof(Shared<kSlices, false>), stream)(kernel_of<T, kSlices, false, false>(device), p,
-                                                     "to launch ssd_forward's end states");
+    const auto blocks = static_cast<unsigned>(call.groups() * call.blocks_per_group);
+    const unsigned units = batch * static_cast<unsigned>(call.groups() * call.units_per_group());
+    constexpr std::size_t kBytes = sizeof(Shared<kSlices, false>);
+    Launcher({blocks, segments - 1, batch}, Layout<kSlices, false>::kThreads, kBytes, stream)(
+        allowed<ssd_forward_kernel<T, kSlices, false, false>>(call.x.device.index, kBytes), p,
+        "to launch ssd_forward's end states");
     Launcher({8 * kSlices, units}, kCombineThreads, 0, stream)
         .overlap()(combine_segments_kernel, p, "to launch ssd_forward's combination of segments");
   }
-  Launcher outputs({blocks, segments, batch}, Layout<kSlices, true>::kThreads,
-                   sizeof(Shared<kSlices, true>), stream);
-  if (handed_over || call.add_to_y) outputs.overlap();
-  const bool extras = p.D_per_channel || p.z != nullptr;
-  outputs(extras ? kernel_of<T, kSlices, true, true>(device)
-                 : kernel_of<T, kSlices, true, false>(device),
-          p, "to launch ssd_forward");
+  const bool overlap = handed_over || call.add_to_y;
+  if (p.D_per_channel || p.z != nullptr) {
+    launch_outputs<T, kSlices, true>(p, call, overlap, stream);
+  } else {
+    launch_outputs<T, kSlices, false>(p, call, overlap, stream);
+  }
 }
 
 template <typename T>

@@ -34,7 +34,11 @@ class Head : public State<T, kSlices, true> {
     sync_head();
     send_y(nchunks - 1);
     if (thread_ == 0) wait_stores<0>();
-    save_final_state();
+    if (place().is_cut_after) {
+      save_cut();
+    } else {
+      save_final_state();
+    }
   }
 
  private:
@@ -54,6 +58,7 @@ class Head : public State<T, kSlices, true> {
   using Base::release_x;
   using Base::row;
   using Base::S_;
+  using Base::save_cut;
   using Base::save_final_state;
   using Base::shared_;
   using Base::stage_of;

@@ -45,6 +45,11 @@
 //                          segment's end. A block ends at once if the next segment's outputs find
 //                          their state by themselves and nothing of it is left after that segment.
 //
+// Many chains leave the chip idle too, where their number is no multiple of its multiprocessors.
+// Then all sequences are laid end to end and cut into a part for each of them. A block begins with
+// the sequence that it will not finish, so that its state is there before the block that goes on
+// with it has done its own.
+//
 // Registers: 96 at launch for four heads, 128 for three, 168 for two, then as Layout says. Spills:
 // none in the loops over chunks, but for 40 bytes in producers of four heads. Shared memory with
 // outputs: 201, 191, 181 and 227 KiB at 64, 128, 192 and 256 of dstate.
@@ -60,10 +65,9 @@
 //
 // Tried with a mixed result (4 × 131,072 tokens of 8 heads, then 8 × 4,096 of 80, ms, against a
 // former version): everything transposed, so that the state is an operand from registers and never
-// stored, a third warpgroup for the scores of both heads, and whole sequences laid end to end and
-// cut into equal parts (0.89 against 0.82; 0.41 against 0.45). One launch that computes end states,
-// combines and goes on to the outputs, with blocks that wait for each other, costs as much as
-// three.
+// stored, and a third warpgroup for the scores of both heads (0.89 against 0.82; 0.41 against
+// 0.45). One launch that computes end states, combines and goes on to the outputs, with blocks that
+// wait for each other, costs as much as three.
 
 #include <cstdint>
 #include <type_traits>
@@ -75,19 +79,33 @@
 
 namespace adder::cuda::hopper {
 
-template <int kSlices, bool kOutputs>
-__device__ inline void init_barriers(Shared<kSlices, kOutputs>& shared) {
+/// Calls visit(barrier, arrivals) for all.
+template <int kSlices, bool kOutputs, typename Visit>
+__device__ inline void each_barrier(Shared<kSlices, kOutputs>& shared, Visit&& visit) {
   using L = Layout<kSlices, kOutputs>;
   for (int i = 0; i < L::kStages; ++i) {
-    init_barrier(&shared.bc_full[i], 1);
-    init_barrier(&shared.bc_empty[i], 4 * L::kHeads);
+    visit(&shared.bc_full[i], 1);
+    visit(&shared.bc_empty[i], 4 * L::kHeads);
     for (int h = 0; h < L::kHeads; ++h) {
-      init_barrier(&shared.x_full[i][h], 1 + 32);  // the copy engine's thread and those of the sums
-      init_barrier(&shared.x_empty[i][h], 4);
+      visit(&shared.x_full[i][h], 1 + 32);  // the copy engine's thread and those of the sums
+      visit(&shared.x_empty[i][h], 4);
     }
   }
-  for (int h = 0; h < L::kHeads; ++h) init_barrier(&shared.y_free[h], 1);
+  for (int h = 0; h < L::kHeads; ++h) visit(&shared.y_free[h], 1);
+}
+
+template <int kSlices, bool kOutputs>
+__device__ inline void init_barriers(Shared<kSlices, kOutputs>& shared) {
+  each_barrier(shared, [](Barrier* barrier, int arrivals) { init_barrier(barrier, arrivals); });
   fence_barrier_init();
+}
+
+template <int kSlices, bool kOutputs>
+__device__ inline void prefetch_maps(const Params& p) {
+  prefetch_map(p.x);
+  prefetch_map(p.B);
+  if constexpr (kOutputs) prefetch_map(p.C);
+  if constexpr (kOutputs) prefetch_map(p.y);
 }
 
 template <typename T, int kSlices, bool kOutputs, bool kExtras>
@@ -100,10 +118,7 @@ __global__ void __launch_bounds__(Layout<kSlices, kOutputs>::kThreads, 1)
   let_next_kernel_begin();  // it waits before it reads what this one writes
   if (threadIdx.x == 0) {
     init_barriers(shared);
-    prefetch_map(p.x);
-    prefetch_map(p.B);
-    if constexpr (kOutputs) prefetch_map(p.C);
-    if constexpr (kOutputs) prefetch_map(p.y);
+    prefetch_maps<kSlices, kOutputs>(p);
   }
   __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
@@ -134,6 +149,58 @@ __global__ void __launch_bounds__(Layout<kSlices, kOutputs>::kThreads, 1)
   }
   // A block that needed nothing of the kernel before it still must not end before that.
   if constexpr (kOutputs) wait_for_previous_kernel();
+}
+
+/// Takes up the block's next piece; false if there is none. All threads take part, from different
+/// places, so that __syncthreads() would not do.
+template <int kSlices>
+__device__ inline bool next_piece(const Params& p, Shared<kSlices, true>& shared, int index) {
+  const auto sync_block = [&](std::uint32_t parity) {
+    arrive(&shared.all);
+    wait(&shared.all, parity);
+  };
+  sync_block(0);  // everyone is done with the piece before
+  if (threadIdx.x == 0) {
+    if (index == 0) {
+      // In the order in which blocks begin: one only waits for the state of one that began before.
+      shared.part = atomicAdd(p.tickets, 1U);
+    } else {
+      each_barrier(shared, [](Barrier* barrier, int) { invalidate_barrier(barrier); });
+    }
+    init_barriers(shared);
+    shared.has_place =
+        place_of_piece(p, Layout<kSlices, true>::kHeads, shared.part, index, shared.place);
+  }
+  sync_block(1);
+  return shared.has_place;
+}
+
+/// Many sequences, laid end to end and cut into equal parts, one for each block.
+template <typename T, int kSlices, bool kExtras>
+__global__ void __launch_bounds__(Layout<kSlices, true>::kThreads, 1)
+    ssd_forward_end_to_end_kernel(const __grid_constant__ Params p) {
+  using L = Layout<kSlices, true>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<kSlices, true>*>(memory);
+  if (threadIdx.x == 0) {
+    prefetch_maps<kSlices, true>(p);
+    init_barrier(&shared.all, L::kThreads);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 0) {
+    give_registers<L::kProducerRegisters>();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    for (int i = 0; next_piece(p, shared, i); ++i) {
+      if (warp < L::kHeads) Producer<T, kSlices, true>(p, shared, warp).run();
+    }
+  } else {
+    take_registers<L::kConsumerRegisters>();
+    for (int i = 0; next_piece(p, shared, i); ++i) {
+      Head<T, kSlices, kExtras>(p, shared, warpgroup - 1).run();
+    }
+  }
 }
 
 /// Between the two: from the initial state and the end states of segments, each from zero, the

@@ -37,6 +37,8 @@ struct Call {
   SegmentStart start;
   void* segment_states;  ///< see Params in hopper_layout.cuh, or null
   float* segment_decays;
+  std::int64_t parts;  ///< blocks of sequences laid end to end, or 0
+  void* cuts;          ///< unsigned of each unit, and one more, with parts
 
   std::int64_t units_per_group() const { return heads_per_group * parts_per_head; }
   std::int64_t groups() const { return B.dim(2); }

@@ -61,7 +61,12 @@ struct Params {
   int batch, seqlen, segment_tokens, nsegments;
   int headdim, dstate;
   int heads_per_group, parts_per_head;  // parts: 64 channels each
-  int blocks_per_group;
+  int ngroups, blocks_per_group;
+  // With sequences laid end to end: chunks of a block; and of each unit whether its state where the
+  // sequence is cut is there, in the place of that before a segment.
+  int part_chunks;
+  unsigned* cuts;
+  unsigned* tickets;  // parts that blocks have taken
 };
 
 /// How a block divides an SM. setmaxnreg makes registers of consumers and producers of those at
@@ -98,7 +103,8 @@ struct Place {
   int first_token, nchunks;
   int nwarm;            // chunks of those that only lead to the state that the segment begins with
   bool is_handed_over;  // that state has been computed before
-  int end_token;        // of the sequence: tokens from here on do not exist
+  bool is_cut_before, is_cut_after;  // another block has the tokens before, or behind
+  int end_token;                     // of the sequence: tokens from here on do not exist
 };
 
 template <int kSlices, bool kOutputs>
@@ -127,6 +133,10 @@ struct Shared {
   float chunk_totals[kHeads][kLookBack];
   Memory memories[kHeads];
   Place place;
+  // With sequences laid end to end:
+  Barrier all;  // threads of the block
+  bool has_place;
+  unsigned part;
 };
 
 __device__ inline Place place_of_block(const Params& p, int heads) {
@@ -144,7 +154,54 @@ __device__ inline Place place_of_block(const Params& p, int heads) {
   // the first kernel still reads, or the last segment might replace the initial state.
   place.is_handed_over =
       p.nsegments > 1 && (place.segment > 0 || p.start == SegmentStart::handed_over);
+  place.is_cut_before = false;
+  place.is_cut_after = false;
   return place;
+}
+
+/// Piece `index` of a part of the sequences laid end to end, in the order of its work:
+/// first of the sequence that it does not finish, for whose state another block waits; at last the
+/// rest of one begun by the block before. False if there is no such piece. A sequence is no longer
+/// than a block's part, so that it is cut once at most.
+__device__ inline bool place_of_piece(const Params& p, int heads, unsigned part, int index,
+                                      Place& place) {
+  const int length = (p.seqlen + kChunk - 1) / kChunk;  // chunks of a sequence
+  const int chains = p.batch * p.ngroups * p.blocks_per_group;
+  const std::int64_t begin = std::int64_t{part} * p.part_chunks;
+  const std::int64_t end = min(begin + p.part_chunks, std::int64_t{chains} * length);
+  if (begin >= end) return false;
+  const int first = static_cast<int>(begin / length);
+  const int last = static_cast<int>((end - 1) / length);
+  const int skipped = static_cast<int>(begin % length);
+  const int count = static_cast<int>(end - std::int64_t{last} * length);
+  const int inherited = skipped > 0 ? 1 : 0;
+  const int unfinished = count < length ? 1 : 0;
+  const int whole = last - unfinished - (first + inherited) + 1;
+  if (index >= unfinished + whole + inherited) return false;
+
+  int chain = first + inherited + index - unfinished;
+  int chunk = 0;
+  place.nchunks = length;
+  place.is_cut_after = index < unfinished;
+  place.is_cut_before = index >= unfinished + whole;
+  if (place.is_cut_after) {
+    chain = last;
+    place.nchunks = count;
+  } else if (place.is_cut_before) {
+    chain = first;
+    chunk = skipped;
+    place.nchunks = length - skipped;
+  }
+  const int block = chain % (p.ngroups * p.blocks_per_group);
+  place.batch = chain / (p.ngroups * p.blocks_per_group);
+  place.group = block / p.blocks_per_group;
+  place.first_unit = block % p.blocks_per_group * heads;
+  place.segment = 0;
+  place.first_token = chunk * kChunk;
+  place.end_token = p.seqlen;
+  place.nwarm = 0;
+  place.is_handed_over = false;
+  return true;
 }
 
 /// The head of a unit, counted in the tensor, and its first channel.
@@ -170,8 +227,8 @@ __device__ inline void sync_unit(int h) { sync_threads_of(1 + h, 128); }
 __device__ inline std::int64_t segment_index(const Params& p, const Place& place, const Unit& unit,
                                              int segment) {
   const std::int64_t units = p.heads_per_group * p.parts_per_head;
-  const std::int64_t groups = gridDim.x / p.blocks_per_group;
-  return ((place.batch * groups + place.group) * units + unit.index) * p.nsegments + segment;
+  const std::int64_t groups = std::int64_t{place.batch} * p.ngroups + place.group;
+  return (groups * units + unit.index) * p.nsegments + segment;
 }
 
 }  // namespace adder::cuda::hopper

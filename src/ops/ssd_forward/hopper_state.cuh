@@ -34,7 +34,10 @@ class State {
     if (!unit().exists) return release_all_bc();
     start_state();
     const float log_decay = walk_without_outputs(place().nchunks);
-    save_segment(log_decay);
+    save_segment(place().segment + 1);
+    if (thread_ == 0) {
+      p_.segment_decays[segment_index(p_, place(), unit(), place().segment)] = log_decay;
+    }
   }
 
  protected:
@@ -89,7 +92,10 @@ class State {
       for (int i = 0; i < 32; ++i) S_[s][i] = 0.0F;
     }
     if constexpr (kOutputs) {
-      if (place().is_handed_over) {
+      if (place().is_cut_before) {
+        load_cut();
+      } else if (place().is_handed_over) {
+        wait_for_previous_kernel();
         load_segment();
       } else if (place().first_token == 0 && p_.initial_states != nullptr) {
         each_pair(p_.initial_states, p_.initial_strides,
@@ -102,13 +108,12 @@ class State {
   }
 
   __device__ void load_segment() {
-    wait_for_previous_kernel();
     const float4* from = segment_state(place().segment);
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float4 v = from[(8 * s + j) * 128];
+        const float4 v = __ldcg(from + (8 * s + j) * 128);
         S_[s][4 * j] = v.x;
         S_[s][4 * j + 1] = v.y;
         S_[s][4 * j + 2] = v.z;
@@ -117,8 +122,8 @@ class State {
     }
   }
 
-  __device__ void save_segment(float log_decay) const {
-    float4* to = segment_state(place().segment + 1);
+  __device__ void save_segment(int segment) const {
+    float4* to = segment_state(segment);
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
@@ -127,9 +132,25 @@ class State {
                                  S_[s][4 * j + 3]};
       }
     }
+  }
+
+  // What another block goes on with.
+
+  __device__ unsigned* cut() const { return p_.cuts + segment_index(p_, place(), unit(), 0); }
+
+  __device__ void save_cut() const {
+    save_segment(0);
+    __threadfence();
+    sync_head();
+    if (thread_ == 0) store_release(cut(), 1);
+  }
+
+  __device__ void load_cut() {
     if (thread_ == 0) {
-      p_.segment_decays[segment_index(p_, place(), unit(), place().segment)] = log_decay;
+      while (load_acquire(cut()) == 0) __nanosleep(100);
     }
+    sync_head();
+    load_segment();
   }
 
   __device__ void save_final_state() {

@@ -112,6 +112,9 @@ struct SsdForwardChoice {
   /// Of `hopper`: no such pass. Each segment begins with the tokens before it, as far back as
   /// anything is left of them, which may be all: one launch, for short sequences.
   bool warm_up = false;
+  /// Of `hopper`, with one segment: as many blocks as the device has multiprocessors, each with an
+  /// equal part of all sequences laid end to end, for many heads that would not come out even.
+  bool end_to_end = false;
 
   friend bool operator==(const SsdForwardChoice&, const SsdForwardChoice&) = default;
 };

@@ -92,5 +92,67 @@ TEST_F(SsdForwardCuda, HeadsThatForgetNowAndThen) {
       "early", [](std::int64_t, std::int64_t token) { return token < 500 ? 4.0F : 0.002F; });
 }
 
+// Heads of a block walk together, as far back as the one that remembers longest. The others find
+// nothing there.
+TEST_F(SsdForwardCuda, AHeadsNeighboursChangeNothingBitForBit) {
+  for (std::int64_t dstate : {64, 128, 256}) {
+    for (const SsdForwardChoice& choice : choices()) {
+      std::vector<float> before;
+      for (float neighbours_dt : {2.0F, 0.3F, 0.01F}) {
+        SsdCase c({.seqlen = kSeqlen,
+                   .nheads = 2,
+                   .headdim = 16,
+                   .dstate = dstate,
+                   .dtype = DType::bf16});
+        c.args.dt_softplus = false;
+        for (std::int64_t t = 0; t < kSeqlen; ++t) {
+          c.dt.as<float>()[2 * t] = 2;
+          c.dt.as<float>()[2 * t + 1] = neighbours_dt;
+        }
+        for (std::int64_t h = 0; h < 2; ++h) c.A.as<float>()[h] = -1;
+        c.args.dt_bias = {};
+        SsdOnDevice call(c);
+        if (!test::takes(choice, call.args)) continue;
+        const auto got = call.run(choice);
+        std::vector<float> head(got.final_states.begin(), got.final_states.begin() + 16 * dstate);
+        for (std::int64_t t = 0; t < kSeqlen; ++t) {
+          head.insert(head.end(), got.y.begin() + t * 32, got.y.begin() + t * 32 + 16);
+        }
+        if (!before.empty()) {
+          EXPECT_TRUE(test::same_bits(head, before))
+              << dstate << ", " << test::described(choice) << ", " << neighbours_dt;
+        }
+        before = std::move(head);
+      }
+    }
+  }
+}
+
+// Which block a sequence's tokens fall to changes nothing.
+TEST_F(SsdForwardCuda, SequencesLaidEndToEndBitForBit) {
+  for (const auto& [nheads, dstate, dtype] :
+       {std::tuple{16, 64, DType::bf16}, std::tuple{12, 128, DType::f16},
+        std::tuple{8, 256, DType::bf16}, std::tuple{8, 512, DType::bf16}}) {
+    for (std::int64_t seqlen : {1, 290, 1000}) {
+      const SsdCase c({.batch = 50,
+                       .seqlen = seqlen,
+                       .nheads = nheads,
+                       .headdim = 16,
+                       .dstate = dstate,
+                       .dtype = dtype});
+      SsdOnDevice call(c);
+      const SsdForwardChoice end_to_end{.variant = SsdForwardVariant::hopper, .end_to_end = true};
+      if (!test::takes(end_to_end, call.args)) GTEST_SKIP() << "the device has other kernels";
+      const auto expected = call.run(SsdForwardChoice{.variant = SsdForwardVariant::hopper});
+      for (int i = 0; i < 3; ++i) {
+        call.poison();
+        const auto got = call.run(end_to_end);
+        EXPECT_TRUE(test::same_bits(got.y, expected.y)) << dstate << " " << seqlen;
+        EXPECT_TRUE(test::same_bits(got.final_states, expected.final_states));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace adder

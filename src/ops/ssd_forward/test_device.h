@@ -111,7 +111,7 @@ inline void expect_right_on_device(const SsdCase& c, const SsdOutput& got) {
 inline std::string described(const cuda::SsdForwardChoice& choice) {
   return std::string(name_of(choice.variant)) + ", window_chunks " +
          std::to_string(choice.window_chunks) + ", segments " + std::to_string(choice.segments) +
-         (choice.warm_up ? ", warm_up" : "");
+         (choice.warm_up ? ", warm_up" : "") + (choice.end_to_end ? ", end_to_end" : "");
 }
 
 /// Whether the choice takes the arguments, which are on a device.

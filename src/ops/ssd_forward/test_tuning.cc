@@ -210,7 +210,8 @@ TEST(SsdForwardTuningJson, ShapesAndChoicesComeBackAsTheyWere) {
         SsdForwardChoice{.variant = SsdForwardVariant::hopper, .segments = 9, .warm_up = true}}) {
     EXPECT_EQ(read_ssd_forward_choice(to_json(choice), "here"), choice);
   }
-  EXPECT_EQ(to_json(fused(4)).dump(), R"({"segments":4,"variant":"hopper","warm_up":false})");
+  EXPECT_EQ(to_json(fused(4)).dump(),
+            R"({"end_to_end":false,"segments":4,"variant":"hopper","warm_up":false})");
 }
 
 TEST(SsdForwardTuningJson, ReadersTakeNothingElse) {
@@ -260,7 +261,10 @@ TEST(SsdForwardTuningJson, ShapesAreReadAsPeopleWriteThem) {
                 "seqlen=1,nheads=2,headdim=3,dstate=4,dtype=f32,allow_tf32")),
             "batch 1, seqlen 1, nheads 2, headdim 3, dstate 4, f32, tf32 allowed");
   EXPECT_EQ(describe(kShape), "batch 4, seqlen 4096, nheads 8, headdim 64, dstate 128");
-  EXPECT_EQ(describe(fused(3)), "hopper, segments 3, warm_up false");
+  EXPECT_EQ(describe(fused(3)), "hopper, segments 3");
+  EXPECT_EQ(describe(SsdForwardChoice{
+                .variant = SsdForwardVariant::hopper, .segments = 2, .warm_up = true}),
+            "hopper, segments 2, warm_up");
   const auto error = [](std::string_view text) {
     return error_of([&] { parse_ssd_forward_shape(text); });
   };

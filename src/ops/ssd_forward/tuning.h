@@ -21,7 +21,7 @@ namespace adder::cuda {
 
 /// Raised by one with every change of the CUDA kernels, of their candidates or of what a choice
 /// means: whatever was measured before no longer counts.
-inline constexpr std::int64_t kSsdForwardKernelVersion = 2;
+inline constexpr std::int64_t kSsdForwardKernelVersion = 3;
 
 /// What the best choice depends on besides the device. Strides and addresses only decide which
 /// choices are allowed; the other options cost about the same by every choice.
@@ -61,7 +61,7 @@ SsdForwardChoice read_ssd_forward_choice(const nlohmann::json& value, const std:
 SsdForwardShape parse_ssd_forward_shape(std::string_view text);
 
 // For people: "batch 4, seqlen 4096, nheads 8, headdim 64, dstate 128" and what differs from bf16,
-// one group, rows and no gate; "hopper, segments 4, warm_up true".
+// one group, rows and no gate; "hopper, segments 4, warm_up".
 std::string describe(const SsdForwardShape& shape);
 std::string describe(const SsdForwardChoice& choice);
 

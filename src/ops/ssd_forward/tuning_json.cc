@@ -29,6 +29,7 @@ void visit_fields(Choice& choice, Visit&& visit) {
     case SsdForwardVariant::hopper:
       visit("segments", choice.segments, kMostTokens);
       visit("warm_up", choice.warm_up, 1);
+      visit("end_to_end", choice.end_to_end, 1);
       break;
   }
 }
@@ -156,8 +157,12 @@ std::string describe(const SsdForwardShape& s) {
 
 std::string describe(const SsdForwardChoice& choice) {
   std::string out(name_of(choice.variant));
-  visit_fields(choice, [&](const char* name, auto field, std::int64_t) {
-    out += fmt::format(", {} {}", name, field);
+  visit_fields(choice, [&]<typename Field>(const char* name, Field field, std::int64_t) {
+    if constexpr (std::is_same_v<Field, bool>) {
+      if (field) out += fmt::format(", {}", name);
+    } else {
+      out += fmt::format(", {} {}", name, field);
+    }
   });
   return out;
 }

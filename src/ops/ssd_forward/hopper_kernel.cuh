@@ -51,7 +51,8 @@
 // with it has done its own.
 //
 // Registers: 96 at launch for four heads, 128 for three, 168 for two, then as Layout says. Spills:
-// none in the loops over chunks, but for 40 bytes in producers of four heads. Shared memory with
+// none in the loops over chunks, but for 40 bytes in producers of four heads, and some pointers
+// where four heads have z or sequences are laid end to end. Shared memory with
 // outputs: 201, 191, 181 and 227 KiB at 64, 128, 192 and 256 of dstate.
 //
 // Tried and lost (ms at 4 × 262,144 tokens, 8 heads, dstate 128, H200): barriers with cluster

@@ -1,3 +1,4 @@
+#include "core/check.h"
 #include "core/dispatch.h"
 #include "ops/embedding/embedding.h"
 #include "ops/embedding/kernels.h"
@@ -6,6 +7,7 @@ namespace adder::cpu {
 
 void embedding(const EmbeddingArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("embedding", "ids", args.ids);
   const std::int64_t d_model = args.weight.dim(1);
   const EmbeddingKernels& kernels = embedding_kernels();
   const auto* ids = args.ids.as<std::int32_t>();

@@ -6,15 +6,17 @@ namespace adder {
 
 void validate(const EmbeddingArgs& args) {
   constexpr auto kOp = "embedding";
-  check_shape(kOp, "ids", args.ids, {kAny});
+  const Device where = args.ids.device;
+  check_shape(kOp, "ids", args.ids, {kAny}, where);
   check_dtype(kOp, "ids", args.ids, {DType::i32});
   check_contiguous(kOp, "ids", args.ids);
-  check_shape(kOp, "weight", args.weight, {kAny, kAny});
+  check_shape(kOp, "weight", args.weight, {kAny, kAny}, where);
   check_dtype(kOp, "weight", args.weight, {DType::f32, DType::bf16, DType::f16});
   check_rows(kOp, "weight", args.weight);
-  check_shape(kOp, "y", args.y, {args.ids.dim(0), args.weight.dim(1)});
-  check_dtype(kOp, "y", args.y, {DType::f32});
+  check_shape(kOp, "y", args.y, {args.ids.dim(0), args.weight.dim(1)}, where);
+  check_float(kOp, "y", args.y);
   check_rows(kOp, "y", args.y);
+  if (where.type == DeviceType::cuda) return;
   const std::int64_t vocab_rows = args.weight.dim(0);
   const auto* ids = args.ids.as<std::int32_t>();
   for (std::int64_t t = 0; t < args.ids.dim(0); ++t) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/check.h"
 #include "ops/swiglu/kernels.h"
 #include "ops/swiglu/swiglu.h"
 
@@ -7,6 +8,7 @@ namespace adder::cpu {
 
 void swiglu(const SwigluArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("swiglu", "x", args.x);
   const std::int64_t ntokens = args.x.dim(0);
   const std::int64_t d_mlp = args.x.dim(1);
   const SwigluKernels& kernels = swiglu_kernels();

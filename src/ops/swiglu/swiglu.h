@@ -8,18 +8,21 @@
 // the two halves of one matrix product, in an order that depends on the checkpoint (Mamba's fc1 has
 // the gate second, its in_proj has it first), so they are two views here.
 
+#include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
 namespace adder {
 
-/// Arguments of swiglu. Rows are tokens, contiguous, with free strides between them.
+/// Arguments of swiglu. Rows are tokens, contiguous, with free strides between them. Every tensor
+/// is in the same memory, the host's or that of one CUDA device, and of one dtype: f32, on a CUDA
+/// device f32, bf16 or f16.
 struct SwigluArgs {
-  /// (ntokens, d_mlp) f32.
+  /// (ntokens, d_mlp).
   ConstTensorView x;
-  /// (ntokens, d_mlp) f32.
+  /// (ntokens, d_mlp).
   ConstTensorView gate;
-  /// (ntokens, d_mlp) f32. May be `x` or `gate` itself; otherwise it must not overlap them.
+  /// (ntokens, d_mlp). May be `x` or `gate` itself; otherwise it must not overlap them.
   TensorView y;
 };
 
@@ -29,5 +32,12 @@ void validate(const SwigluArgs& args);
 namespace cpu {
 void swiglu(const SwigluArgs& args, ThreadPool& pool);
 }  // namespace cpu
+
+namespace cuda {
+/// Puts the work on the stream and returns. Arithmetic is float32; an element does not depend on
+/// the alignment of rows. Fastest where all rows start at multiples of 16 bytes and are multiples
+/// of that long.
+void swiglu(const SwigluArgs& args, Stream stream);
+}  // namespace cuda
 
 }  // namespace adder

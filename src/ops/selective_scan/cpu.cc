@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/check.h"
 #include "ops/selective_scan/kernels.h"
 #include "ops/selective_scan/selective_scan.h"
 
@@ -124,6 +125,7 @@ class Scan {
 
 void selective_scan(const SelectiveScanArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("selective_scan", "x", args.x);
   const Scan scan(args, pool.nthreads());
   // A few tokens of one block take less time than waking a thread; 16 do not.
   const std::int64_t grain = 1 + 16 / (args.x.dim(1) + 1);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/check.h"
 #include "ops/selective_scan_step/kernels.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
 
@@ -7,6 +8,7 @@ namespace adder::cpu {
 
 void selective_scan_step(const SelectiveScanStepArgs& args, ThreadPool& pool) {
   validate(args);
+  check_host("selective_scan_step", "x", args.x);
   const SelectiveScanStepKernels& kernels = selective_scan_step_kernels();
   const std::int64_t batch = args.x.dim(0);
   const std::int64_t ngroups = args.B.dim(1);

@@ -15,9 +15,9 @@ double error_of(std::span<const float> logits, const SamplingParams& params,
                 const SamplingWorkspace& workspace) {
   std::vector<double> truth = ref::token_probabilities(logits, params, {});
   double sum = 0;
-  for (const auto& c : workspace.candidates) sum += c.weight;
+  for (const auto& c : workspace.candidates) sum += static_cast<double>(c.weight);
   for (const auto& c : workspace.candidates)
-    truth[static_cast<std::size_t>(c.id)] -= c.weight / sum;
+    truth[static_cast<std::size_t>(c.id)] -= static_cast<double>(c.weight) / sum;
   double worst = 0;
   for (double difference : truth) worst = std::max(worst, std::abs(difference));
   return worst;

@@ -7,8 +7,8 @@ namespace adder {
 
 /// e^v for v <= 0, by additions and multiplications alone, so that it has the same bits on every
 /// platform (which the library function has not). Within 2 ulp; zero below -708, where the result
-/// would be subnormal. Compile with -ffp-contract=off.
-inline double portable_exp(double v) {
+/// would be subnormal. Compile with -ffp-contract=off, in CUDA with -fmad=false.
+constexpr double portable_exp(double v) {
   if (!(v >= -708.0)) return 0.0;
   // v = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 · 2^52 rounds to an integer; n · high is exact.
   constexpr double kRound = 0x1.8p52;

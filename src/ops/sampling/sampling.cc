@@ -1,12 +1,13 @@
 #include "ops/sampling/sampling.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <limits>
 
 #include "core/check.h"
-#include "ops/sampling/portable_exp.h"
 #include "ops/sampling/scan.h"
+#include "ops/sampling/weights.h"
 
 namespace adder {
 namespace {
@@ -80,48 +81,46 @@ void take_top_k(std::span<const float> logits, std::size_t k, Candidates& candid
 }
 
 // Fills in the weights and returns their sum.
-double weigh(Candidates& candidates, float max, float temperature) {
-  double sum = 0;
+std::uint64_t weigh(Candidates& candidates, float max, float temperature, double scale) {
+  const double inverse_temperature = 1.0 / static_cast<double>(temperature);
+  std::uint64_t sum = 0;
   for (Candidate& c : candidates) {
-    const double distance = static_cast<double>(c.logit) - static_cast<double>(max);
-    c.weight = portable_exp(distance / static_cast<double>(temperature));
+    c.weight = token_weight(c.logit, max, inverse_temperature, scale);
     sum += c.weight;
   }
   return sum;
 }
 
-// Keeps the shortest run of likeliest candidates whose weights reach `top_p` of `sum`; they end up
-// likeliest first. Sorts only as many as it needs, give or take a factor of four.
-void keep_top_p(Candidates& candidates, double top_p, double sum) {
+// Keeps the shortest run of likeliest candidates whose weights reach `wanted`, which is not above
+// their sum; they end up likeliest first. Sorts only as many as it needs, give or take a factor of
+// four.
+void keep_likeliest(Candidates& candidates, std::uint64_t wanted) {
   for (std::size_t count = 64;; count *= 4) {
     count = std::min(count, candidates.size());
     sort_likeliest(candidates, count);
-    double reached = 0;
+    std::uint64_t reached = 0;
     for (std::size_t i = 0; i < count; ++i) {
       reached += candidates[i].weight;
-      if (reached >= top_p * sum) {
+      if (reached >= wanted) {
         candidates.resize(i + 1);
         return;
       }
     }
-    // Rounding may leave the whole short of its own sum.
-    if (count == candidates.size()) return;
+    assert(count < candidates.size());
   }
 }
 
-int draw(const Candidates& candidates, double u) {
-  double sum = 0;
+int draw(const Candidates& candidates, std::uint64_t random) {
+  std::uint64_t sum = 0;
   for (const Candidate& c : candidates) sum += c.weight;
-  const double wanted = u * sum;
-  double reached = 0;
-  int last = candidates.front().id;
+  const std::uint64_t wanted = drawn_weight(random, sum);
+  std::uint64_t reached = 0;
   for (const Candidate& c : candidates) {
-    if (c.weight == 0) continue;
     reached += c.weight;
-    last = c.id;
-    if (reached > wanted) break;
+    if (reached > wanted) return c.id;
   }
-  return last;
+  assert(false);
+  return candidates.front().id;
 }
 
 }  // namespace
@@ -161,13 +160,14 @@ int sample_token(std::span<const float> logits, const SamplingParams& params,
   } else {
     take_top_k(logits, k, candidates);
   }
-  const double sum = weigh(candidates, max, params.temperature);
-  if (params.top_p < 1) keep_top_p(candidates, static_cast<double>(params.top_p), sum);
+  const double scale = weight_scale(logits.size());
+  const std::uint64_t sum = weigh(candidates, max, params.temperature, scale);
+  if (params.top_p < 1) keep_likeliest(candidates, top_p_weight(params.top_p, sum));
   if (params.min_p > 0) {
-    const double least = static_cast<double>(params.min_p);
+    const std::uint64_t least = min_p_weight(params.min_p, scale);
     std::erase_if(candidates, [&](const Candidate& c) { return c.weight < least; });
   }
-  return draw(candidates, rng.uniform());
+  return draw(candidates, rng.next());
 }
 
 }  // namespace adder

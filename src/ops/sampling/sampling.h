@@ -14,9 +14,13 @@
 //   4. top_p: the fewest most likely tokens whose probabilities, among those left, sum to at least
 //      top_p (Holtzman et al. 2019, section 3.1)
 //   5. min_p: only tokens at least min_p times as likely as the likeliest (Nguyen et al. 2024)
-//   6. one draw from what is left, renormalized; it takes one number of the generator
+//   6. one draw from what is left, renormalized; it takes one number of the generator. Tokens are
+//      laid end to end, likeliest first after top_k or top_p, else by id
+// From 3 on, probabilities are integers in proportion to the likeliest token's (see weights.h):
+// their sums are exact, whatever the order.
 // The same logits, parameters and generator give the same token on every platform and CPU tier.
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -33,7 +37,7 @@ void validate(const SamplingParams& params);
 /// contents mean nothing between calls.
 struct SamplingWorkspace {
   struct Candidate {
-    double weight;  ///< probability relative to the likeliest
+    std::uint64_t weight;  ///< probability relative to the likeliest, see weights.h
     float logit;
     int id;
   };

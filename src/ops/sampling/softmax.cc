@@ -49,8 +49,9 @@ float checked_max(std::string_view op, std::span<const float> logits) {
   }
   if (std::any_of(bad, bad + kLanes, [](int b) { return b != 0; })) {
     const auto at = std::find_if(logits.begin(), logits.end(), [](float v) { return !(v < kInf); });
+    // The sign of a NaN says nothing, and differs between platforms.
     fail("{}: the logit of token {} is {}, expected a finite number or -inf", op,
-         at - logits.begin(), *at);
+         at - logits.begin(), std::abs(*at));
   }
   const float max = *std::max_element(best, best + kLanes);
   check(max > -kInf, "{}: all {} logits are -inf, expected at least one finite number", op,

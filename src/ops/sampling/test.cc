@@ -9,6 +9,7 @@
 #include "ops/sampling/ref.h"
 #include "ops/sampling/rng.h"
 #include "ops/sampling/sampling.h"
+#include "ops/sampling/weights.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_of.h"
 #include "tests/support/random.h"
@@ -156,6 +157,42 @@ TEST(Softmax, NamesTheLogitThatIsWrong) {
   std::vector<float> out(19);
   EXPECT_THROW(softmax(good, 1.0F, out), Error);
   EXPECT_THROW(softmax(good, 0.0F, std::span(out)), Error);
+}
+
+// ---- weights -----------------------------------------------------------------------------------
+
+TEST(Weights, TheirSumFitsItsInteger) {
+  for (std::uint64_t vocab_size : {1u, 2u, 1000u, 50280u, 65535u, 65536u, 262144u, 0x7fffffffu}) {
+    const double scale = weight_scale(vocab_size);
+    EXPECT_EQ(token_weight(3.0F, 3.0F, 10.0, scale), static_cast<std::uint64_t>(scale));
+    EXPECT_LT(static_cast<double>(vocab_size) * scale, 0x1p63) << vocab_size;
+    EXPECT_LE(scale, 0x1p52);
+    EXPECT_TRUE(scale == 0x1p52 || static_cast<double>(vocab_size) * scale >= 0x1p62) << vocab_size;
+  }
+  const double scale = weight_scale(50280);
+  EXPECT_EQ(scale, 0x1p47);
+  EXPECT_EQ(token_weight(-kInf, 3.0F, 1.0, scale), 0u);
+  EXPECT_NEAR(static_cast<double>(token_weight(1.0F, 3.0F, 2.0, scale)), std::exp(-4.0) * scale,
+              0.51);
+}
+
+TEST(Weights, ADrawIsAShareOfTheSum) {
+  EXPECT_EQ(drawn_weight(0, 1000), 0u);
+  EXPECT_EQ(drawn_weight(~std::uint64_t{0}, 1000), 999u);
+  EXPECT_EQ(drawn_weight(std::uint64_t{1} << 63, 1001), 500u);
+  EXPECT_EQ(drawn_weight(~std::uint64_t{0}, ~std::uint64_t{0}), ~std::uint64_t{0} - 1);
+  EXPECT_EQ(drawn_weight(0x123456789abcdef0u, 0xfedcba9876543210u), 0x121fa00ad77d7422u);
+}
+
+TEST(Weights, TheLeastThatReachesAShare) {
+  EXPECT_EQ(top_p_weight(0.0F, 1000), 1u);
+  EXPECT_EQ(top_p_weight(0.5F, 1000), 500u);
+  EXPECT_EQ(top_p_weight(0.5F, 1001), 501u);
+  EXPECT_LE(top_p_weight(std::nextafter(1.0F, 0.0F), (std::uint64_t{1} << 63) - 1),
+            (std::uint64_t{1} << 63) - 1);
+  EXPECT_EQ(min_p_weight(0.0F, 0x1p47), 0u);
+  EXPECT_EQ(min_p_weight(1.0F, 0x1p47), std::uint64_t{1} << 47);
+  EXPECT_EQ(min_p_weight(1e-20F, 0x1p47), 1u);
 }
 
 // ---- sampling ----------------------------------------------------------------------------------

@@ -79,6 +79,14 @@ int current_device() {
 
 void set_device(int index) { check(cudaSetDevice(index), "to select the device"); }
 
+DeviceGuard::DeviceGuard(int index) : before_(current_device()), index_(index) {
+  if (index_ != before_) set_device(index_);
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (index_ != before_) cudaSetDevice(before_);  // it was the device before: nothing can go wrong
+}
+
 void check_current(std::string_view op, std::string_view argument, const ConstTensorView& view) {
   adder::check(view.device.type == DeviceType::cuda,
                "{}: {} is in {}, expected it in memory of a CUDA device", op, argument,
@@ -87,6 +95,11 @@ void check_current(std::string_view op, std::string_view argument, const ConstTe
   adder::check(view.device.index == current,
                "{}: {} is in {}, expected it in memory of the current CUDA device, {}", op,
                argument, place_string(view.device), current);
+}
+
+void check_stream(Stream stream) {
+  const cudaError_t status = cudaStreamQuery(stream);
+  if (status != cudaErrorNotReady) check(status, "in work on the device");
 }
 
 void synchronize(Stream stream) { check(cudaStreamSynchronize(stream), "in work on the device"); }

@@ -34,11 +34,26 @@ const DeviceProperties& properties(int index);
 int current_device();
 void set_device(int index);
 
+/// Makes a device the calling thread's for as long as the guard lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int index);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_;
+  int index_;
+};
+
 /// The view is in memory of the calling thread's device, on which kernels are launched: for entries
 /// that run on the device.
 void check_current(std::string_view op, std::string_view argument, const ConstTensorView& view);
 
 /// Waits for everything that was put on the stream; throws if any of it failed.
 void synchronize(Stream stream);
+/// Throws if something on the stream has failed; does not wait.
+void check_stream(Stream stream);
 
 }  // namespace adder::cuda

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "core/check.h"
 #include "cuda/check.h"
 #include "cuda/device.h"
@@ -25,6 +27,14 @@ std::shared_ptr<std::byte> allocate(std::size_t bytes) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), fmt::format("to allocate {} bytes on the device", bytes));
   return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
+}
+
+std::shared_ptr<std::byte> allocate_shared_host(std::size_t bytes) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+        fmt::format("to allocate {} bytes of host memory for the device", bytes));
+  std::memset(memory, 0, bytes);
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFreeHost(p); }};
 }
 
 Tensor empty(DType dtype, std::span<const std::int64_t> dims) {
@@ -51,11 +61,23 @@ Tensor to_host(const ConstTensorView& device, Stream stream) {
   return out;
 }
 
+std::int64_t free_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "to ask for the device's free memory");
+  return static_cast<std::int64_t>(free);
+}
+
 void copy_to_device(void* device, const void* host, std::size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  send_to_device(device, host, bytes, stream);
+  synchronize(stream);
+}
+
+void send_to_device(void* device, const void* host, std::size_t bytes, Stream stream) {
   if (bytes == 0) return;
   check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream),
         fmt::format("to copy {} bytes to the device", bytes));
-  synchronize(stream);
 }
 
 void copy_to_host(void* host, const void* device, std::size_t bytes, Stream stream) {
@@ -69,6 +91,24 @@ void copy_on_device(void* to, const void* from, std::size_t bytes, Stream stream
   if (bytes == 0) return;
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
         fmt::format("to copy {} bytes on the device", bytes));
+}
+
+void copy_rows_to_device(void* device, std::size_t device_step, const void* host,
+                         std::size_t host_step, std::size_t bytes, std::size_t rows,
+                         Stream stream) {
+  if (bytes == 0 || rows == 0) return;
+  check(cudaMemcpy2DAsync(device, device_step, host, host_step, bytes, rows, cudaMemcpyHostToDevice,
+                          stream),
+        fmt::format("to copy {} rows of {} bytes to the device", rows, bytes));
+  synchronize(stream);
+}
+
+void copy_rows_on_device(void* to, std::size_t to_step, const void* from, std::size_t from_step,
+                         std::size_t bytes, std::size_t rows, Stream stream) {
+  if (bytes == 0 || rows == 0) return;
+  check(cudaMemcpy2DAsync(to, to_step, from, from_step, bytes, rows, cudaMemcpyDeviceToDevice,
+                          stream),
+        fmt::format("to copy {} rows of {} bytes on the device", rows, bytes));
 }
 
 void fill_bytes(void* device, unsigned char value, std::size_t bytes, Stream stream) {

@@ -9,6 +9,7 @@ namespace adder::cpu {
 
 void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool) {
   validate(args, weight.out_features(), weight.in_features());
+  check_host("linear", "x", args.x);
   const LinearWork all{
       .x = args.x.as<float>(),
       .x_stride = args.x.stride(0),

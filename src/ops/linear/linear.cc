@@ -6,12 +6,13 @@ namespace adder {
 
 void validate(const LinearArgs& args, std::int64_t out_features, std::int64_t in_features) {
   constexpr auto kOp = "linear";
-  check_shape(kOp, "x", args.x, {kAny, in_features});
-  check_dtype(kOp, "x", args.x, {DType::f32});
+  const Device where = args.x.device;
+  check_shape(kOp, "x", args.x, {kAny, in_features}, where);
+  check_float(kOp, "x", args.x);
   check_rows(kOp, "x", args.x);
   const std::int64_t ntokens = args.x.dim(0);
-  check_shape(kOp, "y", args.y, {ntokens, out_features});
-  check_dtype(kOp, "y", args.y, {DType::f32});
+  check_shape(kOp, "y", args.y, {ntokens, out_features}, where);
+  check_dtype(kOp, "y", args.y, {DType::f32, args.x.dtype});
   check_rows(kOp, "y", args.y);
   const std::int64_t stride = args.y.stride(0);
   check(
@@ -21,7 +22,7 @@ void validate(const LinearArgs& args, std::int64_t out_features, std::int64_t in
   check(args.y.data != args.x.data || args.x.numel() == 0 || args.y.numel() == 0,
         "linear: y is x, expected another tensor");
   if (args.bias.defined()) {
-    check_shape(kOp, "bias", args.bias, {out_features});
+    check_shape(kOp, "bias", args.bias, {out_features}, where);
     check_dtype(kOp, "bias", args.bias, {DType::f32});
     check_contiguous(kOp, "bias", args.bias);
   }

@@ -4,29 +4,27 @@
 //
 //   y[t, o] = bias[o] + Σ_i x[t, i] · W[o, i]          (bias absent: 0)
 //
-// The sum runs over i = 0, 1, 2, ... in that order, in float32 (one rounding per term where the CPU
-// tier has FMA), starting from the bias. The order depends on nothing: not on the other tokens of
-// the call, their number, or the number of threads. So decoding token by token gives the same bits
-// as prefill of the whole prompt.
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
 namespace adder {
 
-/// Arguments of linear but for the weight, whose form belongs to the device.
+/// Arguments of linear but for the weight, whose form belongs to the device. All tensors are in the
+/// same memory: the host's, or that of one CUDA device.
 struct LinearArgs {
-  /// (ntokens, in_features) f32, rows contiguous, any row stride.
+  /// (ntokens, in_features) f32; on a CUDA device f32, bf16 or f16. Rows contiguous, any row
+  /// stride.
   ConstTensorView x;
   /// (out_features) f32, contiguous, optional.
   ConstTensorView bias;
-  /// (ntokens, out_features) f32, rows contiguous, any row stride that keeps rows apart. Must not
-  /// overlap x.
+  /// (ntokens, out_features) f32; on a CUDA device f32 or the dtype of x. Rows contiguous, any row
+  /// stride that keeps rows apart. Must not overlap x.
   TensorView y;
 };
 
@@ -83,8 +81,34 @@ class PackedLinear {
 PackedLinear pack_linear(const ConstTensorView& source, DType storage_dtype, ThreadPool& pool);
 
 /// y = x · Wᵀ + bias: matrix-vector products for few tokens, matrix products for many, with the
-/// same bits (see above).
+/// same bits. The sum runs over i = 0, 1, 2, ... in that order, in float32 (one rounding per term
+/// where the CPU tier has FMA), starting from the bias. The order depends on nothing: not on the
+/// other tokens of the call, their number, or the number of threads. So decoding token by token
+/// gives the same bits as prefill of the whole prompt.
 void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool);
 
 }  // namespace cpu
+
+namespace cuda {
+
+/// Tokens up to which `linear` is a matrix-vector product for each, all in one pass over the
+/// weight.
+inline constexpr std::int64_t kFewTokens = 8;
+
+/// `weight` is (out_features, in_features) as checkpoints have it, rows contiguous: f32, bf16 or
+/// f16 where x is f32, else of the dtype of x.
+std::size_t linear_workspace_bytes(const LinearArgs& args, const ConstTensorView& weight);
+
+/// Puts the work on the stream and returns; workspace in memory of the device, at a multiple of 256
+/// bytes. Sums are float32. Up to kFewTokens a token's result depends on nothing but its row, bit
+/// for bit; beyond, cuBLASLt multiplies, in an order that depends on the number of tokens.
+///
+/// With x in f32 no digit of x or of the weight is dropped: a bf16 weight is multiplied on tensor
+/// cores by the three bf16 numbers whose sum x is, an f16 weight is widened first.
+///
+/// Fastest where rows of x and of the weight start at multiples of 16 bytes.
+void linear(const LinearArgs& args, const ConstTensorView& weight, std::span<std::byte> workspace,
+            Stream stream);
+
+}  // namespace cuda
 }  // namespace adder

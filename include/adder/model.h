@@ -15,12 +15,14 @@
 namespace adder {
 
 struct LoadOptions {
-  /// Where the model runs. "cpu" is the device of this build.
+  /// Where the model runs: "cpu", "cuda" (the first NVIDIA GPU) or "cuda:N".
   std::string device = "cpu";
   /// The precision of weight matrices: "f32" keeps every value as the checkpoint has it, "bf16" and
   /// "f16" round values that do not fit. Arithmetic, the recurrent state and the residual stream
   /// are float32 in every case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with
   /// "f32" too: widening them in registers is exact, and a decoded token has half as much to read.
+  /// On a GPU "bf16" and "f16" are the precision of activations too, so that tensor cores multiply;
+  /// with "f32" no digit is dropped there either, and long prompts take several times as long.
   std::string dtype = "f32";
   /// Threads of the CPU backend; 0 takes the cores this process may run on.
   int nthreads = 0;

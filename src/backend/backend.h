@@ -8,16 +8,19 @@
 //   - a state tensor passed by reference is replaced or updated in place, as the backend likes,
 //   - sizes are known on the host: the number of tokens and the sequence boundaries.
 //
-// Activations, the residual stream and states are float32. The tokens of all sequences of a call
-// lie one after another, without padding: (ntokens, channels).
+// The residual stream, states and logits are float32. Activations between them are of one dtype,
+// which the backend chooses: float32 on the CPU, elsewhere perhaps that of the matrices. The tokens
+// of all sequences of a call lie one after another, without padding: (ntokens, channels).
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "backend/decode_loop.h"
 #include "core/tensor.h"
 
 namespace adder {
@@ -91,7 +94,18 @@ struct GatedNormOptions {
 class Backend {
  public:
   virtual ~Backend() = default;
+  /// The device: "cpu", "cuda:0".
   virtual std::string_view name() const = 0;
+  /// Threads of the host that share the work.
+  virtual int nthreads() const { return 1; }
+  /// The tokens that one forward pass should take at most: activations are bounded by it, prompts
+  /// are not.
+  virtual std::int64_t piece_tokens() const = 0;
+  /// Throws adder::Error if so many bytes more have no place on the device; `what` will need them.
+  virtual void check_room(std::int64_t bytes, std::string_view what) {
+    static_cast<void>(bytes);
+    static_cast<void>(what);
+  }
 
   // ---- weights ---------------------------------------------------------------------------------
 
@@ -107,6 +121,13 @@ class Backend {
   virtual std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                             const ConstTensorView& bias,
                                                             DType dtype) = 0;
+  /// The same matrix as an embedding that was uploaded, `host`, for a head that is tied to it.
+  virtual std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
+                                                               const ConstTensorView& host,
+                                                               DType dtype) {
+    static_cast<void>(embedding);
+    return upload_linear(host, {}, dtype);
+  }
   /// The weight (channels, width) of a depthwise convolution, in the layout that suits the backend.
   virtual Tensor upload_conv_weight(const ConstTensorView& weight) = 0;
 
@@ -114,9 +135,14 @@ class Backend {
 
   /// A float32 tensor of zeros.
   virtual Tensor zeros(std::span<const std::int64_t> dims) = 0;
+  /// The same of activations.
+  virtual Tensor new_activations(std::span<const std::int64_t> dims) { return zeros(dims); }
   /// A copy with storage of its own.
   virtual Tensor clone(const Tensor& tensor) = 0;
-  /// Copies a contiguous float32 tensor to or from host memory of the same element count.
+  /// Contiguous tensors of one shape and dtype: to = from, in the memory of `to`.
+  virtual void copy(Tensor& to, const Tensor& from) = 0;
+  /// Copies a contiguous tensor to or from host memory of the same element count; activations of
+  /// another dtype are converted.
   virtual void download(const Tensor& from, std::span<float> to) = 0;
   virtual void assign(Tensor& to, std::span<const float> from) = 0;
 
@@ -138,6 +164,8 @@ class Backend {
   virtual Tensor add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
                               float epsilon) = 0;
   virtual Tensor linear(const Tensor& x, const LinearWeight& weight) = 0;
+  /// The same into float32.
+  virtual Tensor logits(const Tensor& hidden, const LinearWeight& head) = 0;
   /// Depthwise causal convolution with bias (may be undefined) and SiLU. `state` is
   /// (nsequences, width - 1, channels): the inputs before each sequence's first token, updated.
   virtual Tensor causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -153,6 +181,21 @@ class Backend {
                                 const GatedNormOptions& options) = 0;
   /// x · silu(gate).
   virtual Tensor gated_mlp(const Tensor& x, const Tensor& gate) = 0;
+
+  // ---- decoding --------------------------------------------------------------------------------
+
+  /// Steps of `nsequences` sequences that the device takes by itself, or null where the host starts
+  /// each operation anyway. `step` feeds a token to each sequence, (nsequences) ids, and returns
+  /// logits (nsequences, at least vocab_size); it is called at once, possibly several times, and
+  /// what it does then is what is repeated later: with the same state tensors, updated in place.
+  virtual std::unique_ptr<DecodeLoop> make_decode_loop(
+      std::int64_t nsequences, std::int64_t vocab_size,
+      const std::function<Tensor(const Tensor& ids)>& step) {
+    static_cast<void>(nsequences);
+    static_cast<void>(vocab_size);
+    static_cast<void>(step);
+    return nullptr;
+  }
 };
 
 }  // namespace adder

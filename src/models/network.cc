@@ -64,6 +64,16 @@ std::shared_ptr<const LinearWeight> WeightLoader::head(const std::string& name) 
   return out;
 }
 
+std::shared_ptr<const LinearWeight> WeightLoader::tied_head(const std::string& name,
+                                                            const Tensor& embedding) {
+  const Tensor host = source_.tensor(name);
+  auto out =
+      backend_.upload_tied_head(embedding, host.view, matrix_dtype_.value_or(host.view.dtype));
+  source_.release(name);
+  bytes_per_token_ += out->size_bytes();
+  return out;
+}
+
 // ---- state
 // ---------------------------------------------------------------------------------------
 
@@ -139,7 +149,8 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<DTy
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(config_.n_layer + 1));
   }
   final_norm_ = loader.vector("norm_f.weight");
-  head_ = loader.head(config_.tie_embeddings ? "embedding.weight" : "lm_head.weight");
+  head_ = config_.tie_embeddings ? loader.tied_head("embedding.weight", embedding_)
+                                 : loader.head("lm_head.weight");
   bytes_per_token_ = loader.bytes_per_token();
   flops_per_token_ = loader.matrix_flops() + config_.n_layer * scan_flops(config_);
   if (progress) progress(1.0);
@@ -178,7 +189,7 @@ Tensor Network::forward(Backend& backend, const Tensor& ids, const Sequences& se
 }
 
 Tensor Network::logits(Backend& backend, const Tensor& hidden) const {
-  return backend.linear(hidden, *head_);
+  return backend.logits(hidden, *head_);
 }
 
 }  // namespace adder

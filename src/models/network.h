@@ -54,8 +54,9 @@ class WeightLoader {
   std::shared_ptr<const LinearWeight> linear(const std::string& name);
   std::shared_ptr<const LinearWeight> linear_without_bias(const std::string& name);
   Tensor embedding(const std::string& name);
-  /// The tied head: the embedding as a matrix.
+  /// The head: a matrix of its own, or the embedding's.
   std::shared_ptr<const LinearWeight> head(const std::string& name);
+  std::shared_ptr<const LinearWeight> tied_head(const std::string& name, const Tensor& embedding);
 
   Backend& backend() { return backend_; }
   /// Bytes that one decoded token reads of what was loaded so far.

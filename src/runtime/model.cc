@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/make_backend.h"
 #include "checkpoint/checkpoint.h"
 #include "core/check.h"
 #include "models/random_weights.h"
@@ -68,16 +68,23 @@ std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::s
   return XXH3_64bits_digest(&hash);
 }
 
-std::shared_ptr<Model::Impl> build(const WeightSource& source, const LoadOptions& options) {
-  check(options.device == "cpu", "device \"{}\" is not available in this build, expected \"cpu\"",
-        options.device);
+// What the weights take on the device; vectors are few.
+std::int64_t weight_bytes(std::int64_t parameter_count, DType dtype) {
+  return parameter_count * static_cast<std::int64_t>(size_of(dtype));
+}
+
+std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t parameter_count,
+                                   const LoadOptions& options) {
   check(options.nthreads >= 0 && options.nthreads <= 1024,
         "{} threads were asked for, expected 0 (all cores) to 1024", options.nthreads);
-  auto impl = std::make_shared<Model::Impl>();
-  auto backend = std::make_unique<CpuBackend>(options.nthreads);
-  impl->nthreads = backend->pool().nthreads();
   const std::optional<DType> dtype = matrix_dtype(options.dtype);
+  auto impl = std::make_shared<Model::Impl>();
+  auto backend = make_backend({.device = options.device,
+                               .activations = dtype.value_or(DType::f32),
+                               .nthreads = options.nthreads});
+  impl->parameter_count = parameter_count;
   impl->weight_dtype = dtype.value_or(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
+  backend->check_room(weight_bytes(parameter_count, impl->weight_dtype), "the weights");
   impl->network = std::make_unique<Network>(source, *backend, dtype, options.progress);
   impl->backend = std::move(backend);
   return impl;
@@ -92,9 +99,8 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 Model Model::load(const std::filesystem::path& path, const LoadOptions& options) {
   const auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(path));
   const CheckpointWeights source(checkpoint);
-  auto impl = build(source, options);
+  auto impl = build(source, checkpoint->parameter_count(), options);
   impl->name = path.string();
-  impl->parameter_count = checkpoint->parameter_count();
   impl->fingerprint = fingerprint_of(checkpoint->config(), checkpoint->names(), source);
   const std::filesystem::path tokenizer_file = folder_of(path) / "tokenizer.json";
   if (std::filesystem::exists(tokenizer_file)) impl->tokenizer = Tokenizer::load(tokenizer_file);
@@ -103,9 +109,8 @@ Model Model::load(const std::filesystem::path& path, const LoadOptions& options)
 
 Model Model::random(const std::string& shape, const LoadOptions& options) {
   const RandomWeights source(published_config(shape));
-  auto impl = build(source, options);
+  auto impl = build(source, source.parameter_count(), options);
   impl->name = shape;
-  impl->parameter_count = source.parameter_count();
   impl->fingerprint = fingerprint_of(source.config(), {"norm_f.weight"}, source);
   return Model(std::move(impl));
 }
@@ -130,7 +135,7 @@ std::int64_t Model::bytes_per_token() const { return impl_->network->bytes_per_t
 std::int64_t Model::flops_per_token() const { return impl_->network->flops_per_token(); }
 std::int64_t Model::state_bytes() const { return adder::state_bytes(config()); }
 DType Model::weight_dtype() const { return impl_->weight_dtype; }
-int Model::nthreads() const { return impl_->nthreads; }
+int Model::nthreads() const { return impl_->backend->nthreads(); }
 std::uint64_t Model::fingerprint() const { return impl_->fingerprint; }
 
 }  // namespace adder

@@ -9,6 +9,7 @@
 #include "adder/session.h"
 #include "backend/backend.h"
 #include "models/network.h"
+#include "runtime/decoder.h"
 
 namespace adder {
 
@@ -20,14 +21,11 @@ struct Model::Impl {
   std::int64_t parameter_count = 0;
   std::uint64_t fingerprint = 0;
   DType weight_dtype = DType::f32;
-  int nthreads = 1;
+  mutable DecoderPool decoders;
 };
 
 struct Session::Impl {
   explicit Impl(std::shared_ptr<const Model::Impl> shared_model);
-
-  /// The tokens one forward pass takes at most: activations are bounded by it, prompts are not.
-  static constexpr std::int64_t kPieceTokens = 512;
 
   void check_ids(std::span<const int> tokens) const;
   /// Feeds tokens piece by piece; `on_hidden` (may be empty) sees the final norm's output of each.
@@ -37,6 +35,14 @@ struct Session::Impl {
   void flush();
   std::span<const float> logits();
   void remember(std::span<const int> tokens);
+  /// Ends a generation's hold on the session, if one has it: before the session is used otherwise.
+  void settle();
+  /// Feeds what a generation handed out and is in no state yet.
+  void feed_ahead();
+  /// Takes over a state that `fed` was fed to after this one, and the last of its outputs.
+  void adopt(const NetworkState& from, const Tensor& hidden, std::span<const int> fed);
+  /// Logits of the next token, (1, padded vocabulary), on the device.
+  Tensor device_logits();
   void reset();
 
   std::shared_ptr<const Model::Impl> model;
@@ -45,6 +51,8 @@ struct Session::Impl {
   std::int64_t ntokens = 0;
   std::vector<int> recent;  ///< the last tokens, oldest first, at most kRecentTokens
   std::optional<int> pending;
+  Generation::Impl* driver = nullptr;  ///< while the device decodes for one
+  std::vector<int> ahead;              ///< what it handed out since `state`, after `pending`
   std::vector<float> logits_values;
   bool logits_valid = false;
 };

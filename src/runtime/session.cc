@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "ops/sampling/sampling.h"
+#include "runtime/generation.h"
 #include "runtime/model_impl.h"
 
 namespace adder {
@@ -15,6 +16,7 @@ Session::Impl::Impl(std::shared_ptr<const Model::Impl> shared_model)
 }
 
 void Session::Impl::reset() {
+  ahead.clear();
   state = model->network->new_state(*model->backend, 1);
   last_hidden = {};
   ntokens = 0;
@@ -42,8 +44,9 @@ void Session::Impl::feed(std::span<const int> tokens, const OnHidden& on_hidden)
   flush();
   Backend& backend = *model->backend;
   const auto total = static_cast<std::int64_t>(tokens.size());
-  for (std::int64_t first = 0; first < total; first += kPieceTokens) {
-    const std::int64_t count = std::min(kPieceTokens, total - first);
+  const std::int64_t most = backend.piece_tokens();
+  for (std::int64_t first = 0; first < total; first += most) {
+    const std::int64_t count = std::min(most, total - first);
     const std::span<const int> piece =
         tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
     const Tensor hidden = model->network->forward(backend, backend.upload_ids(piece),
@@ -61,6 +64,38 @@ void Session::Impl::flush() {
   const int token = *pending;
   pending.reset();
   feed({&token, 1}, {});
+}
+
+void Session::Impl::settle() {
+  if (driver != nullptr) driver->let_go();
+}
+
+void Session::Impl::feed_ahead() {
+  if (ahead.empty()) return;
+  std::vector<int> tokens;
+  tokens.swap(ahead);
+  const int last = tokens.back();
+  tokens.pop_back();
+  feed(tokens, {});
+  pending = last;
+}
+
+void Session::Impl::adopt(const NetworkState& from, const Tensor& hidden,
+                          std::span<const int> fed) {
+  Backend& backend = *model->backend;
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    backend.copy(state[i].conv, from[i].conv);
+    backend.copy(state[i].ssm, from[i].ssm);
+  }
+  last_hidden = backend.clone(hidden);
+  ntokens += std::ssize(fed);
+  remember(fed);
+  logits_valid = false;
+}
+
+Tensor Session::Impl::device_logits() {
+  flush();
+  return model->network->logits(*model->backend, last_hidden);
 }
 
 std::span<const float> Session::Impl::logits() {
@@ -83,14 +118,21 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
-void Session::prefill(std::span<const int> tokens) { impl_->feed(tokens, {}); }
+void Session::prefill(std::span<const int> tokens) {
+  impl_->settle();
+  impl_->feed(tokens, {});
+}
 
-std::span<const float> Session::logits() { return impl_->logits(); }
+std::span<const float> Session::logits() {
+  impl_->settle();
+  return impl_->logits();
+}
 
 void Session::prefill(std::span<const int> tokens,
                       const std::function<void(std::int64_t, std::span<const float>)>& on_block) {
   // Few rows at a time: a row is a whole vocabulary.
   constexpr std::int64_t kRows = 32;
+  impl_->settle();
   Backend& backend = *impl_->model->backend;
   const Network& network = *impl_->model->network;
   const auto vocab_size = static_cast<std::size_t>(network.config().vocab_size);
@@ -134,60 +176,19 @@ std::vector<double> Session::score(std::span<const int> tokens) {
   return out;
 }
 
-std::int64_t Session::position() const { return impl_->ntokens + (impl_->pending ? 1 : 0); }
+std::int64_t Session::position() const {
+  return impl_->ntokens + (impl_->pending ? 1 : 0) + std::ssize(impl_->ahead);
+}
 
-void Session::reset() { impl_->reset(); }
+void Session::reset() {
+  impl_->settle();
+  impl_->reset();
+}
 
 Session Session::fork() const {
   Session other(std::make_unique<Impl>(impl_->model));
   other.restore(snapshot());
   return other;
-}
-
-// ---- generation --------------------------------------------------------------------------------
-
-struct Generation::Impl {
-  Session::Impl* session;
-  GenerateOptions options;
-  Rng rng;
-  SamplingWorkspace workspace;
-  std::int64_t produced = 0;
-};
-
-Generation::Generation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Generation::Generation(Generation&&) noexcept = default;
-Generation::~Generation() = default;
-
-Generation Session::generate(const GenerateOptions& options) {
-  validate(options.sampling);
-  check(options.repeat_window >= 0 && options.repeat_window <= kRecentTokens,
-        "generate: repeat_window is {}, expected 0 to {}", options.repeat_window, kRecentTokens);
-  check(position() > 0, "generate: the session holds no token yet, expected a prompt");
-  return Generation(std::make_unique<Generation::Impl>(
-      Generation::Impl{impl_.get(), options, Rng(options.seed), {}}));
-}
-
-void Generation::advance() {
-  if (stop_reason_ != StopReason::running) return;
-  const GenerateOptions& options = impl_->options;
-  if (options.max_tokens >= 0 && impl_->produced >= options.max_tokens) {
-    stop_reason_ = StopReason::max_tokens;
-    return;
-  }
-  Session::Impl& session = *impl_->session;
-  const std::span<const float> logits = session.logits();
-  const std::span<const int> recent(session.recent);
-  const auto window = std::min(recent.size(), static_cast<std::size_t>(options.repeat_window));
-  const int token =
-      sample_token(logits, options.sampling, recent.last(window), impl_->rng, impl_->workspace);
-  const std::vector<int>& eos = session.model->network->config().eos_token_ids;
-  if (options.stop_at_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
-    stop_reason_ = StopReason::end_of_text;
-    return;
-  }
-  session.pending = token;
-  token_ = token;
-  ++impl_->produced;
 }
 
 }  // namespace adder

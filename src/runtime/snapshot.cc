@@ -66,6 +66,7 @@ std::int64_t snapshot_floats(const ModelConfig& config) {
 }
 
 Snapshot Session::snapshot() const {
+  impl_->settle();
   impl_->flush();
   Backend& backend = *impl_->model->backend;
   auto out = std::make_shared<Snapshot::Impl>();
@@ -94,6 +95,7 @@ std::int64_t Session::restore(const Snapshot& snapshot) {
         "restore: the snapshot is of a model with fingerprint {:016x}, expected {:016x} ({})",
         from.fingerprint, impl_->model->fingerprint, impl_->model->name);
   Backend& backend = *impl_->model->backend;
+  impl_->settle();
   impl_->reset();
   std::span<const float> rest(from.state);
   for (LayerState& layer : impl_->state) {
@@ -105,7 +107,7 @@ std::int64_t Session::restore(const Snapshot& snapshot) {
   }
   if (!from.last_hidden.empty()) {
     const std::int64_t dims[] = {1, static_cast<std::int64_t>(from.last_hidden.size())};
-    impl_->last_hidden = backend.zeros(dims);
+    impl_->last_hidden = backend.new_activations(dims);
     backend.assign(impl_->last_hidden, from.last_hidden);
   }
   impl_->recent = from.recent;

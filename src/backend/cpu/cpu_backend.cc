@@ -112,6 +112,12 @@ Tensor CpuBackend::zeros(std::span<const std::int64_t> dims) {
 
 Tensor CpuBackend::clone(const Tensor& tensor) { return convert(tensor.view, tensor.view.dtype); }
 
+void CpuBackend::copy(Tensor& to, const Tensor& from) {
+  assert(to.view.is_contiguous() && from.view.is_contiguous());
+  assert(to.view.dtype == from.view.dtype && to.view.numel() == from.view.numel());
+  std::memcpy(to.view.data, from.view.data, static_cast<std::size_t>(from.view.size_bytes()));
+}
+
 void CpuBackend::download(const Tensor& from, std::span<float> to) {
   assert(from.view.is_contiguous() && from.view.numel() == static_cast<std::int64_t>(to.size()));
   std::copy_n(from.as<float>(), to.size(), to.data());

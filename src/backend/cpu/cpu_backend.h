@@ -2,7 +2,7 @@
 
 #include "adder/thread_pool.h"
 #include "backend/backend.h"
-#include "backend/cpu/memory_pool.h"
+#include "backend/memory_pool.h"
 
 namespace adder {
 
@@ -12,8 +12,9 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int nthreads = 0) : pool_(nthreads) {}
 
-  ThreadPool& pool() { return pool_; }
   std::string_view name() const override { return "cpu"; }
+  int nthreads() const override { return pool_.nthreads(); }
+  std::int64_t piece_tokens() const override { return 512; }
 
   Tensor upload(const ConstTensorView& host) override;
   Tensor upload_ids(std::span<const std::int32_t> ids) override;
@@ -25,6 +26,7 @@ class CpuBackend final : public Backend {
 
   Tensor zeros(std::span<const std::int64_t> dims) override;
   Tensor clone(const Tensor& tensor) override;
+  void copy(Tensor& to, const Tensor& from) override;
   void download(const Tensor& from, std::span<float> to) override;
   void assign(Tensor& to, std::span<const float> from) override;
 
@@ -38,6 +40,9 @@ class CpuBackend final : public Backend {
   Tensor add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
                       float epsilon) override;
   Tensor linear(const Tensor& x, const LinearWeight& weight) override;
+  Tensor logits(const Tensor& hidden, const LinearWeight& head) override {
+    return linear(hidden, head);
+  }
   Tensor causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             Tensor& state, const Sequences& sequences) override;
   Tensor ssd(const SsdInput& input, Tensor& state, const Sequences& sequences) override;
@@ -53,7 +58,7 @@ class CpuBackend final : public Backend {
   Tensor matrix(std::int64_t rows, std::int64_t columns);
 
   ThreadPool pool_;
-  MemoryPool memory_;
+  MemoryPool memory_{allocate_host};
 };
 
 }  // namespace adder

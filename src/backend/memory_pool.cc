@@ -1,9 +1,8 @@
-#include "backend/cpu/memory_pool.h"
+#include "backend/memory_pool.h"
 
 #include <algorithm>
 #include <bit>
-
-#include "core/tensor.h"
+#include <exception>
 
 namespace adder {
 namespace {
@@ -17,18 +16,32 @@ std::size_t size_class(std::size_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<void> MemoryPool::allocate(std::size_t bytes) {
-  const std::size_t size = size_class(bytes);
-  std::shared_ptr<std::byte> block;
+MemoryPool::Block MemoryPool::Shared::take(std::size_t size) {
   {
-    const std::lock_guard lock(shared_->mutex);
-    auto& blocks = shared_->free_blocks[size];
+    const std::lock_guard lock(mutex);
+    auto& blocks = free_blocks[size];
     if (!blocks.empty()) {
-      block = std::move(blocks.back());
+      Block block = std::move(blocks.back());
       blocks.pop_back();
+      return block;
     }
   }
-  if (!block) block = allocate_host(size);
+  try {
+    return allocate(size);
+  } catch (const std::exception&) {
+    std::map<std::size_t, std::vector<Block>> unused;
+    {
+      const std::lock_guard lock(mutex);
+      unused.swap(free_blocks);
+    }
+    if (unused.empty()) throw;
+  }
+  return allocate(size);
+}
+
+std::shared_ptr<void> MemoryPool::allocate(std::size_t bytes) {
+  const std::size_t size = size_class(bytes);
+  Block block = shared_->take(size);
   std::byte* pointer = block.get();
   return {pointer, [shared = shared_, block = std::move(block), size](void*) mutable {
             const std::lock_guard lock(shared->mutex);

@@ -1,0 +1,29 @@
+#pragma once
+
+// From a device's name to the backend that runs there. Which kinds there are is decided by the
+// files that a build compiles.
+
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+
+namespace adder {
+
+struct BackendOptions {
+  /// "cpu", "cuda" or "cuda:N".
+  std::string device = "cpu";
+  /// f32, bf16 or f16: of activations, where the backend offers a choice (the CPU's are f32).
+  DType activations = DType::f32;
+  /// Threads of the CPU backend; 0 takes the cores that this process may run on.
+  int nthreads = 0;
+};
+
+/// Throws adder::Error for a name that is none, and for a device that is not there, that this build
+/// cannot use, or that is too old.
+std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+/// Of one kind each: make_backend's parts.
+std::unique_ptr<Backend> make_cuda_backend(int index, DType activations);
+
+}  // namespace adder

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace adder {
+
+/// Recycles the memory of activations: a forward pass asks for the same sizes again and again, and
+/// fresh memory from the system costs more than the arithmetic of a small layer. Blocks go back to
+/// the pool with the last tensor that uses them, from any thread, also after the pool itself is
+/// gone. Peak memory is that of the largest call.
+class MemoryPool {
+ public:
+  /// Makes a block; throws if there is no memory.
+  using Allocate = std::function<std::shared_ptr<std::byte>(std::size_t bytes)>;
+
+  explicit MemoryPool(Allocate allocate) : shared_(std::make_shared<Shared>(std::move(allocate))) {}
+
+  /// Uninitialized memory, aligned as that of `Allocate`. Where there is no more, blocks of other
+  /// sizes that nobody uses are given back to the system first.
+  std::shared_ptr<void> allocate(std::size_t bytes);
+
+ private:
+  using Block = std::shared_ptr<std::byte>;
+  struct Shared {
+    explicit Shared(Allocate a) : allocate(std::move(a)) {}
+
+    Block take(std::size_t size);
+
+    const Allocate allocate;
+    std::mutex mutex;
+    std::map<std::size_t, std::vector<Block>> free_blocks;  // by size
+  };
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace adder

@@ -86,6 +86,10 @@ double matrix_flops(const MatrixKernel& kernel, int multiprocessors, double seco
 
 }  // namespace
 
+std::int64_t device_bytes_in_use() {
+  return cuda::properties(cuda::current_device()).memory_bytes - cuda::free_bytes();
+}
+
 DevicePeaks measure_device(double seconds) {
   const int index = cuda::current_device();
   const cuda::DeviceProperties& device = cuda::properties(index);

@@ -25,6 +25,9 @@ struct DevicePeaks {
   std::string matrix_instruction;
 };
 
+/// Memory of the current device that is taken, by this process or others.
+std::int64_t device_bytes_in_use();
+
 /// Of the current device. Takes about `seconds` for each figure; each is the fastest tenth of
 /// repeated measurements. Throws if the matrix kernel's products are wrong.
 DevicePeaks measure_device(double seconds = 0.25);

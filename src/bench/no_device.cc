@@ -16,6 +16,7 @@ namespace {
 
 std::vector<DeviceOpBenchmark> device_op_benchmarks() { return {}; }
 void select_device(int /*index*/) { fail_without_cuda(); }
+std::int64_t device_bytes_in_use() { fail_without_cuda(); }
 DevicePeaks measure_device(double /*seconds*/) { fail_without_cuda(); }
 DeviceMeasurement measure(std::string_view /*op*/, const DeviceCase& /*shape*/,
                           double /*min_seconds*/) {

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 
 #include "adder/model.h"
 #include "bench.h"
+#include "bench/device_benchmark.h"
+#include "bench_model_batch.h"
 #include "bench_report.h"
 #include "model_options.h"
 #include "process.h"
@@ -17,14 +20,18 @@ namespace adder::cli {
 namespace {
 
 constexpr std::int64_t kFirstPromptTokens = 16;
-constexpr std::int64_t kPieceTokens = 4096;
+constexpr std::int64_t kPieceTokens = 8192;
 constexpr std::int64_t kTurnTokens = 16;
+// A device hands tokens out as they come, but whoever waits for them looks now and then: single
+// ones have no time of their own.
+constexpr std::int64_t kDeviceTurnTokens = 128;
 
 struct Options {
   ModelOptions model;
   std::string random;
   std::vector<std::int64_t> prefill = {512, 2048};
   std::int64_t decode = 64;
+  std::vector<std::int64_t> batch;
   std::int64_t position = 0;
   int repeat = 3;
   std::string json;
@@ -47,18 +54,31 @@ class Run {
     results["prefill"] = Json::array();
     for (std::int64_t tokens : options_.prefill) results["prefill"].push_back(prefill(tokens));
     results["decode"] = decode();
+    for (std::int64_t size : options_.batch) results["decode"].push_back(decode_together(size));
     results["peak_rss_bytes"] = peak_rss_bytes();
     // Last, since it takes memory of its own.
-    ThreadPool pool(model_.nthreads());
-    const bench::MachinePeaks peaks = bench::measure_machine(pool);
-    for (const char* part : {"prefill", "decode"}) {
-      for (Json& result : results[part]) add_bound(peaks, result);
+    if (device_) {
+      bench::select_device(*device_);
+      results["device_bytes"] = bench::device_bytes_in_use();
+      finish(results, bench::measure_device());
+    } else {
+      ThreadPool pool(model_.nthreads());
+      finish(results, bench::measure_machine(pool));
     }
-    report(results, peaks);
     return 0;
   }
 
  private:
+  template <typename Peaks>
+  void finish(Json& results, const Peaks& peaks) const {
+    for (const char* part : {"prefill", "decode"}) {
+      for (Json& result : results[part]) add_bound(peaks, result);
+    }
+    report(results, peaks);
+  }
+
+  std::int64_t turn_tokens() const { return device_ ? kDeviceTurnTokens : kTurnTokens; }
+
   Model load() const {
     if (options_.random.empty()) return options_.model.load();
     Progress bar("making random weights");
@@ -134,15 +154,26 @@ class Run {
       advance(session, position);
       decodings.push_back({std::move(session), current_rss_bytes(), {}});
     }
-    for (std::int64_t done = 0; done < options_.decode; done += kTurnTokens) {
-      const std::int64_t tokens = std::min(kTurnTokens, options_.decode - done);
+    for (std::int64_t done = 0; done < options_.decode; done += turn_tokens()) {
+      const std::int64_t tokens = std::min(turn_tokens(), options_.decode - done);
       for (Decoding& decoding : decodings) take_turn(decoding, tokens);
     }
     Json out = Json::array();
     for (std::size_t i = 0; i < positions.size(); ++i) {
-      out.push_back(decode_result(positions[i], decodings[i]));
+      Json result = decode_result(1, decodings[i].samples);
+      result["position"] = positions[i];
+      result["rss_bytes"] = decodings[i].rss_bytes;
+      out.push_back(std::move(result));
     }
     return out;
+  }
+
+  /// Many sequences, a token each a step, from an empty state.
+  Json decode_together(std::int64_t size) const {
+    Json result = decode_result(size, decode_batch(model_, size, options_.decode, turn_tokens()));
+    result["position"] = 0;
+    result["rss_bytes"] = current_rss_bytes();
+    return result;
   }
 
   struct Decoding {
@@ -151,31 +182,40 @@ class Run {
     std::vector<double> samples;
   };
 
-  static void take_turn(Decoding& decoding, std::int64_t tokens) {
-    const GenerateOptions greedy{
-        .max_tokens = tokens, .sampling = {.temperature = 0}, .stop_at_eos = false};
+  void take_turn(Decoding& decoding, std::int64_t tokens) const {
+    const GenerateOptions greedy{.max_tokens = device_ ? tokens + 1 : tokens,
+                                 .sampling = {.temperature = 0},
+                                 .stop_at_eos = false};
     Generation generation = decoding.session.generate(greedy);
+    auto token = generation.begin();
     StopWatch watch;
-    for ([[maybe_unused]] int token : generation) {
+    if (device_) {
+      // From the first token on, of which the start is a part.
+      while (token != generation.end()) ++token;
+      decoding.samples.push_back(watch.seconds() / static_cast<double>(tokens));
+      return;
+    }
+    watch = {};
+    for (; token != generation.end(); ++token) {
       decoding.samples.push_back(watch.seconds());
       watch = {};
     }
   }
 
-  Json decode_result(std::int64_t position, const Decoding& decoding) const {
-    const double median_s = quantile(decoding.samples, 0.5);
+  /// Of a step of `batch` sequences, from seconds.
+  Json decode_result(std::int64_t batch, const std::vector<double>& samples) const {
+    const double median_s = quantile(samples, 0.5);
     const double bytes = static_cast<double>(model_.bytes_per_token()) +
-                         2 * static_cast<double>(model_.state_bytes());
-    return {{"position", position},
+                         2 * static_cast<double>(batch * model_.state_bytes());
+    return {{"batch", batch},
             {"tokens", options_.decode},
             {"median_s", median_s},
-            {"p10_s", quantile(decoding.samples, 0.1)},
-            {"p90_s", quantile(decoding.samples, 0.9)},
-            {"tokens_per_s", 1 / median_s},
+            {"p10_s", quantile(samples, 0.1)},
+            {"p90_s", quantile(samples, 0.9)},
+            {"tokens_per_s", static_cast<double>(batch) / median_s},
             {"flops", 0},
             {"bytes", bytes},
-            {"gb_per_s", bytes / median_s * 1e-9},
-            {"rss_bytes", decoding.rss_bytes}};
+            {"gb_per_s", bytes / median_s * 1e-9}};
   }
 
   Json describe_model() const {
@@ -189,7 +229,8 @@ class Run {
             {"state_bytes", model_.state_bytes()}};
   }
 
-  void report(const Json& results, const bench::MachinePeaks& peaks) const {
+  template <typename Peaks>
+  void report(const Json& results, const Peaks& peaks) const {
     if (options_.json != "-") print(peaks_table(peaks) + "\n" + table_of(results));
     if (options_.json.empty()) return;
     Json out = report_header("model", peaks);
@@ -210,14 +251,24 @@ class Run {
       table.add(row(fmt::format("prefill {}", grouped(prefill["tokens"])), prefill));
     }
     for (const Json& decode : results["decode"]) {
-      table.add(row(fmt::format("decode at {}", grouped(decode["position"])), decode));
+      table.add(row(name_of_decoding(decode), decode));
     }
     out += table.text();
     for (const Json& decode : results["decode"]) {
+      if (decode["batch"] != 1) continue;
       out += fmt::format("memory at {}: {}\n", grouped(decode["position"]),
                          human_bytes(decode["rss_bytes"]));
     }
-    return out + fmt::format("peak memory: {}\n", human_bytes(results["peak_rss_bytes"]));
+    out += fmt::format("peak memory: {}\n", human_bytes(results["peak_rss_bytes"]));
+    if (results.contains("device_bytes")) {
+      out += fmt::format("memory of the device: {}\n", human_bytes(results["device_bytes"]));
+    }
+    return out;
+  }
+
+  static std::string name_of_decoding(const Json& decode) {
+    if (decode["batch"] == 1) return fmt::format("decode at {}", grouped(decode["position"]));
+    return fmt::format("decode {} together", grouped(decode["batch"]));
   }
 
   static std::vector<std::string> row(std::string name, const Json& result) {
@@ -230,6 +281,7 @@ class Run {
   }
 
   const Options& options_;
+  const std::optional<int> device_ = cuda_index(options_.model.device);
   StopWatch watch_;
   Model model_;
   double load_s_;
@@ -244,11 +296,12 @@ Command add_bench_model(CLI::App& bench) {
   app->footer(
       "Prefill is held against this machine's arithmetic, decoding against its memory, both "
       "measured\n"
-      "in the same run.\n\n"
+      "in the same run; with --device cuda against those of the GPU.\n\n"
       "Examples:\n"
       "  adder bench model\n"
       "  adder bench model -m path/to/mamba2-130m --prefill 128,512,4096 --decode 128\n"
-      "  adder bench model --random mamba2-370m --position 1000000 --json result.json");
+      "  adder bench model --random mamba2-370m --position 1000000 --json result.json\n"
+      "  adder bench model --random mamba2-2.7b --device cuda --dtype bf16 --batch 16,64");
   auto options = std::make_shared<Options>();
   options->model.add_to(*app);
   app->add_option("--random", options->random,
@@ -262,6 +315,10 @@ Command add_bench_model(CLI::App& bench) {
   app->add_option("--decode", options->decode, "Tokens to decode (default: 64)")
       ->option_text("N")
       ->check(whole_number(1));
+  app->add_option("--batch", options->batch, "Decode so many sequences together, too")
+      ->option_text("N,N,...")
+      ->delimiter(',')
+      ->check(whole_number(2, 4096));
   app->add_option("--position", options->position,
                   "Decode after this many tokens too, to show that speed and memory stay")
       ->option_text("N")

@@ -49,9 +49,15 @@ void ModelOptions::add_path_to(CLI::App& app) {
 
 void ModelOptions::add_to(CLI::App& app) {
   add_path_to(app);
-  app.add_option("--device", device, "Where the model runs (default: cpu)")->option_text("DEVICE");
-  app.add_option("--dtype", dtype,
-                 "Precision of the weights: f32 (as stored), bf16 or f16 (default: f32)")
+  app.add_option(
+         "--device", device,
+         "Where the model runs: cpu (default), cuda, or cuda:N for the device of that number")
+      ->option_text("DEVICE")
+      ->check(device_name());
+  app.add_option(
+         "--dtype", dtype,
+         "Precision of the weights, and on a GPU of activations: f32 (weights as stored), bf16 "
+         "or f16 (default: f32)")
       ->option_text("TYPE")
       ->check(one_of({"f32", "bf16", "f16"}));
   app.add_option("-t,--threads", nthreads, "Threads (default: all cores this process may use)")

@@ -9,7 +9,7 @@ BEGIN {
   uses["checkpoint"] = "checkpoint core"
   uses["tokenizer"] = "tokenizer core"
   uses["backend"] = "backend ops checkpoint core"
-  uses["backend/cuda"] = "backend ops cuda checkpoint core"
+  uses["backend/cuda"] = "backend/cuda backend ops cuda checkpoint core"
   uses["models"] = "models backend ops checkpoint core"
   uses["runtime"] = "runtime models backend ops checkpoint tokenizer core"
   uses["train"] = "train models backend ops checkpoint tokenizer core"

@@ -56,7 +56,9 @@ expect 'tokenizer includes "adder/model.h"' include/adder/tokenizer.h '#include 
 expect '<cuda_runtime.h> is included' src/core/a.cc '#include <cuda_runtime.h>'
 expect '<cub/cub.cuh> is included' src/ops/x/cpu.cc '#include <cub/cub.cuh>'
 expect '' src/ops/x/cuda.cu '#include <cuda_runtime.h>'
-expect '' src/backend/cuda/a.cc '#include <cublasLt.h>' '#include "cuda/stream.h"'
+expect '' src/backend/cuda/a.cc '#include <cublasLt.h>' '#include "cuda/stream.h"' \
+  '#include "backend/cuda/b.h"'
+expect 'backend includes "backend/cuda/' src/backend/cpu/a.cc '#include "backend/cuda/b.h"'
 expect '<cuda.h> is included' src/backend/cpu/a.cc '#include <cuda.h>'
 expect 'backend includes "cuda/' src/backend/cpu/a.cc '#include "cuda/stream.h"'
 

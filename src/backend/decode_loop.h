@@ -53,7 +53,7 @@ class DecodeLoop {
 
   /// Whether the loop has ended, or paused, with everything that it sampled handed out. Then the
   /// state is that before the last token of each sequence (or after it, if a stop token came next),
-  /// and may be read when this returns.
+  /// and what is put on the backend then may read it, until the next token is asked for.
   virtual bool settle() = 0;
 
   /// Whether the host is idle between tokens; otherwise it starts every step, as on drivers without

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <iterator>
 
 namespace adder {
 namespace {
@@ -29,15 +30,24 @@ MemoryPool::Block MemoryPool::Shared::take(std::size_t size) {
   try {
     return allocate(size);
   } catch (const std::exception&) {
-    std::map<std::size_t, std::vector<Block>> unused;
-    {
-      const std::lock_guard lock(mutex);
-      unused.swap(free_blocks);
-    }
-    if (unused.empty()) throw;
+    if (!give_back_unused()) throw;
   }
   return allocate(size);
 }
+
+bool MemoryPool::Shared::give_back_unused() {
+  if (keeps_all) return false;
+  std::vector<Block> unused;
+  const std::lock_guard lock(mutex);
+  for (auto& [size, blocks] : free_blocks) {
+    unused.insert(unused.end(), std::make_move_iterator(blocks.begin()),
+                  std::make_move_iterator(blocks.end()));
+    blocks.clear();
+  }
+  return !unused.empty();
+}
+
+bool MemoryPool::give_back_unused() { return shared_->give_back_unused(); }
 
 std::shared_ptr<void> MemoryPool::allocate(std::size_t bytes) {
   const std::size_t size = size_class(bytes);

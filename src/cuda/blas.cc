@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <compare>
 #include <cstdlib>
 #include <map>
@@ -114,7 +113,6 @@ std::uint32_t alignment_of(const void* address) {
 struct Key {
   int device;
   DType dtype, y_dtype;
-  bool accumulate;
   std::int64_t rows, out, in, x_stride, weight_stride, y_stride;
   std::uint32_t x_alignment, weight_alignment, y_alignment;
   std::size_t workspace;
@@ -145,10 +143,11 @@ std::shared_ptr<cublasLtMatrixLayoutOpaque_t> layout(DType dtype, std::int64_t l
   return owned(raw, library().layout_destroy);
 }
 
-std::shared_ptr<cublasLtMatmulDescOpaque_t> describe_product() {
+std::shared_ptr<cublasLtMatmulDescOpaque_t> describe_product(DType dtype) {
   cublasLtMatmulDesc_t raw = nullptr;
-  check_status(library().desc_create(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-               "to describe a product");
+  // Pedantic: no environment variable may turn f32 into TF32.
+  const auto compute = dtype == DType::f32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+  check_status(library().desc_create(&raw, compute, CUDA_R_32F), "to describe a product");
   auto desc = owned(raw, library().desc_destroy);
   const cublasOperation_t transposed = CUBLAS_OP_T;
   check_status(
@@ -175,7 +174,7 @@ std::shared_ptr<cublasLtMatmulPreferenceOpaque_t> preference_of(const Key& key) 
 
 Plan make_plan(const Key& key, cublasLtHandle_t handle) {
   Plan plan{.handle = handle,
-            .desc = describe_product(),
+            .desc = describe_product(key.dtype),
             .weight = layout(key.dtype, key.in, key.out, key.weight_stride),
             .x = layout(key.dtype, key.in, key.rows, key.x_stride),
             .y = layout(key.y_dtype, key.out, key.rows, key.y_stride),
@@ -186,10 +185,11 @@ Plan make_plan(const Key& key, cublasLtHandle_t handle) {
   const cublasStatus_t status =
       library().get_heuristic(handle, plan.desc.get(), plan.weight.get(), plan.x.get(),
                               plan.y.get(), plan.y.get(), preference.get(), 1, &result, &count);
-  adder::check(status == CUBLAS_STATUS_SUCCESS && count == 1,
-               "cuBLASLt has no algorithm for x ({}, {}) times a weight ({}, {}) of {}: {}",
+  const bool found =
+      status == CUBLAS_STATUS_SUCCESS && count == 1 && result.state == CUBLAS_STATUS_SUCCESS;
+  adder::check(found, "cuBLASLt has no algorithm for x ({}, {}) times a weight ({}, {}) of {} ({})",
                key.rows, key.in, key.out, key.in, name_of(key.dtype),
-               library().status_string(status));
+               library().status_string(status == CUBLAS_STATUS_SUCCESS ? result.state : status));
   plan.algorithm = result.algo;
   return plan;
 }
@@ -222,7 +222,8 @@ class Plans {
 };
 
 Plans& plans() {
-  static Plans all;
+  // Never destroyed: the library may be gone by then.
+  static Plans& all = *new Plans;
   return all;
 }
 
@@ -233,7 +234,6 @@ void multiply(const MatrixProduct& p, std::span<std::byte> workspace, Stream str
   const Plan plan = plans().find({.device = current_device(),
                                   .dtype = p.dtype,
                                   .y_dtype = p.y_dtype,
-                                  .accumulate = p.accumulate,
                                   .rows = p.rows,
                                   .out = p.out,
                                   .in = p.in,

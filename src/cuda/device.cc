@@ -97,9 +97,11 @@ void check_current(std::string_view op, std::string_view argument, const ConstTe
                argument, place_string(view.device), current);
 }
 
-void check_stream(Stream stream) {
+bool is_idle(Stream stream) {
   const cudaError_t status = cudaStreamQuery(stream);
-  if (status != cudaErrorNotReady) check(status, "in work on the device");
+  if (status == cudaErrorNotReady) return false;
+  check(status, "in work on the device");
+  return true;
 }
 
 void synchronize(Stream stream) { check(cudaStreamSynchronize(stream), "in work on the device"); }

@@ -53,7 +53,7 @@ void check_current(std::string_view op, std::string_view argument, const ConstTe
 
 /// Waits for everything that was put on the stream; throws if any of it failed.
 void synchronize(Stream stream);
-/// Throws if something on the stream has failed; does not wait.
-void check_stream(Stream stream);
+/// Whether everything that was put on the stream is done; throws if any of it failed.
+bool is_idle(Stream stream);
 
 }  // namespace adder::cuda

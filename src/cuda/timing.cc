@@ -39,8 +39,10 @@ OwnedStream::OwnedStream() {
 
 OwnedStream::~OwnedStream() { cudaStreamDestroy(stream_); }
 
-Graph::Graph(Stream stream, const std::function<void()>& body) {
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "to begin a graph");
+Graph::Graph(Stream stream, const std::function<void()>& body, GraphMemory memory) {
+  const auto mode = memory == GraphMemory::fixed ? cudaStreamCaptureModeThreadLocal
+                                                 : cudaStreamCaptureModeRelaxed;
+  check(cudaStreamBeginCapture(stream, mode), "to begin a graph");
   cudaGraph_t graph = nullptr;
   try {
     body();

@@ -23,11 +23,15 @@ class OwnedStream {
   Stream stream_ = nullptr;
 };
 
+/// Whether what is captured may ask for device memory while it is; what it got must outlive the
+/// graph.
+enum class GraphMemory { fixed, may_allocate };
+
 /// Work that was put on a stream once, to be replayed without the cost of launching it.
 class Graph {
  public:
-  /// Captures what `body` puts on the stream; `body` must neither wait nor allocate.
-  Graph(Stream stream, const std::function<void()>& body);
+  /// Captures what `body` puts on the stream; `body` must not wait.
+  Graph(Stream stream, const std::function<void()>& body, GraphMemory memory = GraphMemory::fixed);
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;

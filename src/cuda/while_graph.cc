@@ -74,6 +74,7 @@ WhileGraph::WhileGraph(Stream stream, const Body& before, const Body& body) {
   cudaGraphConditionalHandle handle{};
   check(cudaGraphConditionalHandleCreate(&handle, raw, 0, cudaGraphCondAssignDefault),
         "to create a condition");
+  check(handle != 0 ? cudaSuccess : cudaErrorInvalidResourceHandle, "to create a condition");
   capture_to(raw, stream, [&] { before(handle); });
   capture_to(add_while_node(raw, handle), stream, [&] { body(handle); });
   cudaGraphExec_t executable = nullptr;

@@ -54,8 +54,9 @@ class WeightLoader {
   std::shared_ptr<const LinearWeight> linear(const std::string& name);
   std::shared_ptr<const LinearWeight> linear_without_bias(const std::string& name);
   Tensor embedding(const std::string& name);
-  /// The head: a matrix of its own, or the embedding's.
+  /// The head, a matrix of its own.
   std::shared_ptr<const LinearWeight> head(const std::string& name);
+  /// The head that is the embedding's matrix.
   std::shared_ptr<const LinearWeight> tied_head(const std::string& name, const Tensor& embedding);
 
   Backend& backend() { return backend_; }

@@ -18,13 +18,19 @@ std::unique_ptr<Decoder> Decoder::make(const Network& network, Backend& backend)
 std::unique_ptr<Decoder> DecoderPool::take(const Network& network, Backend& backend) {
   {
     const std::lock_guard lock(mutex_);
+    if (has_none_) return nullptr;
     if (!idle_.empty()) {
       std::unique_ptr<Decoder> decoder = std::move(idle_.back());
       idle_.pop_back();
       return decoder;
     }
   }
-  return Decoder::make(network, backend);
+  std::unique_ptr<Decoder> decoder = Decoder::make(network, backend);
+  if (decoder == nullptr) {
+    const std::lock_guard lock(mutex_);
+    has_none_ = true;
+  }
+  return decoder;
 }
 
 void DecoderPool::give_back(std::unique_ptr<Decoder> decoder) {

@@ -30,15 +30,18 @@ class Decoder {
   std::unique_ptr<DecodeLoop> loop_;
 };
 
-/// Decoders that are made once and used by one generation after another.
+/// Decoders that are made once and used by one generation after another, as many as ever ran at the
+/// same time.
 class DecoderPool {
  public:
+  /// Null if the backend has no loops.
   std::unique_ptr<Decoder> take(const Network& network, Backend& backend);
   void give_back(std::unique_ptr<Decoder> decoder);
 
  private:
   std::mutex mutex_;
   std::vector<std::unique_ptr<Decoder>> idle_;
+  bool has_none_ = false;  ///< the backend makes no loops
 };
 
 }  // namespace adder

@@ -16,7 +16,7 @@ Generation::Impl::~Impl() {
   try {
     let_go();
   } catch (const std::exception&) {
-    // The device has failed. The session says so when it is used.
+    // The session tries again when it is used.
   }
 }
 

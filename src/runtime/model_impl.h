@@ -37,6 +37,8 @@ struct Session::Impl {
   void remember(std::span<const int> tokens);
   /// Ends a generation's hold on the session, if one has it: before the session is used otherwise.
   void settle();
+  /// The same before what it holds is replaced.
+  void drop();
   /// Feeds what a generation handed out and is in no state yet.
   void feed_ahead();
   /// Takes over a state that `fed` was fed to after this one, and the last of its outputs.

@@ -68,16 +68,27 @@ void Session::Impl::flush() {
 
 void Session::Impl::settle() {
   if (driver != nullptr) driver->let_go();
+  feed_ahead();  // if that went wrong before
 }
 
 void Session::Impl::feed_ahead() {
   if (ahead.empty()) return;
-  std::vector<int> tokens;
-  tokens.swap(ahead);
-  const int last = tokens.back();
-  tokens.pop_back();
-  feed(tokens, {});
-  pending = last;
+  // Token by token out of `ahead` as they go in, should feeding go wrong on the way.
+  while (ahead.size() > 1) {
+    const std::size_t count =
+        std::min(ahead.size() - 1, static_cast<std::size_t>(model->backend->piece_tokens()));
+    feed(std::span(ahead).first(count), {});
+    ahead.erase(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  flush();
+  pending = ahead.back();
+  ahead.clear();
+}
+
+void Session::Impl::drop() {
+  ahead.clear();
+  pending.reset();
+  if (driver != nullptr) driver->let_go();
 }
 
 void Session::Impl::adopt(const NetworkState& from, const Tensor& hidden,
@@ -181,7 +192,7 @@ std::int64_t Session::position() const {
 }
 
 void Session::reset() {
-  impl_->settle();
+  impl_->drop();
   impl_->reset();
 }
 

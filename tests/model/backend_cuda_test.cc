@@ -5,13 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 
 #include "adder/error.h"
 #include "adder/model.h"
-#include "backend/cpu/cpu_backend.h"
-#include "models/weight_source.h"
 #include "runtime/model_impl.h"
 #include "tests/model/rounding_backend.h"
 #include "tests/support/compare.h"
@@ -218,8 +215,8 @@ TEST_P(BackendCuda, RunsAgreeBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, BackendCuda,
                          ::testing::Values("hf-mamba1-tiny", "hf-mamba2-tiny",
-                                           "hf-falcon-mamba-tiny", "mamba2-original",
-                                           "mamba2-original-groups"),
+                                           "hf-falcon-mamba-tiny", "mamba1-original",
+                                           "mamba2-original", "mamba2-original-groups"),
                          [](const auto& parameter) {
                            std::string name = parameter.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

@@ -28,7 +28,18 @@ class ForwardingBackend : public Backend {
   Tensor upload_conv_weight(const ConstTensorView& weight) override {
     return other_.upload_conv_weight(weight);
   }
+  void check_room(std::int64_t bytes, std::string_view what) override {
+    other_.check_room(bytes, what);
+  }
+  std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
+                                                       const ConstTensorView& host,
+                                                       DType dtype) override {
+    return other_.upload_tied_head(embedding, host, dtype);
+  }
   Tensor zeros(std::span<const std::int64_t> dims) override { return other_.zeros(dims); }
+  Tensor new_activations(std::span<const std::int64_t> dims) override {
+    return other_.new_activations(dims);
+  }
   Tensor clone(const Tensor& tensor) override { return other_.clone(tensor); }
   void copy(Tensor& to, const Tensor& from) override { other_.copy(to, from); }
   void download(const Tensor& from, std::span<float> to) override { other_.download(from, to); }

@@ -22,9 +22,10 @@ namespace {
 constexpr std::int64_t kFirstPromptTokens = 16;
 constexpr std::int64_t kPieceTokens = 8192;
 constexpr std::int64_t kTurnTokens = 16;
-// A device hands tokens out as they come, but whoever waits for them looks now and then: single
+// A device hands tokens out as they come, but whoever waits for them looks now and then, so single
 // ones have no time of their own.
-constexpr std::int64_t kDeviceTurnTokens = 128;
+constexpr std::int64_t kMostDeviceTurnTokens = 128;
+constexpr std::int64_t kDeviceTurns = 8;
 
 struct Options {
   ModelOptions model;
@@ -77,7 +78,10 @@ class Run {
     report(results, peaks);
   }
 
-  std::int64_t turn_tokens() const { return device_ ? kDeviceTurnTokens : kTurnTokens; }
+  std::int64_t turn_tokens() const {
+    if (!device_) return kTurnTokens;
+    return std::clamp<std::int64_t>(options_.decode / kDeviceTurns, 1, kMostDeviceTurnTokens);
+  }
 
   Model load() const {
     if (options_.random.empty()) return options_.model.load();
@@ -190,8 +194,8 @@ class Run {
     auto token = generation.begin();
     StopWatch watch;
     if (device_) {
-      // From the first token on, of which the start is a part.
-      while (token != generation.end()) ++token;
+      // From the first token on: the start of the loop is none of them.
+      for (std::int64_t i = 0; i < tokens; ++i) ++token;
       decoding.samples.push_back(watch.seconds() / static_cast<double>(tokens));
       return;
     }

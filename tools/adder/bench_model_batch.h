@@ -7,8 +7,8 @@
 
 namespace adder::cli {
 
-/// Decodes `batch` sequences together, greedily, `tokens` tokens each after the first, from an
-/// empty state and random first tokens. Seconds per step of each turn of `turn` steps.
+/// Decodes `batch` sequences together, greedily, `tokens` tokens each after the first,
+/// which are all different. Seconds per step of each turn of `turn` steps.
 std::vector<double> decode_batch(const Model& model, std::int64_t batch, std::int64_t tokens,
                                  std::int64_t turn);
 

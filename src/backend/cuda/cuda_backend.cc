@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cassert>
 
-#include "backend/cuda/decode_loop.h"
 #include "backend/make_backend.h"
 #include "core/check.h"
 #include "cuda/device.h"
@@ -84,9 +83,10 @@ std::unique_ptr<Backend> make_cuda_backend(int index, DType activations) {
   return std::make_unique<CudaBackend>(index, activations);
 }
 
-CudaBackend::CudaBackend(int index, DType activations)
+CudaBackend::CudaBackend(int index, DType activations, CudaDecodeLoop::Turns loops)
     : index_(index),
       dtype_(activations),
+      loops_(loops),
       name_(fmt::format("cuda:{}", index)),
       memory_(cuda::allocate) {
   const cuda::DeviceProperties& properties = cuda::properties(index);
@@ -96,12 +96,6 @@ CudaBackend::CudaBackend(int index, DType activations)
         kOldestCapability / 10, kOldestCapability % 10);
   const cuda::DeviceGuard guard(index_);
   stream_ = std::make_unique<cuda::OwnedStream>();
-}
-
-CudaBackend::~CudaBackend() {
-  // What is still under way uses memory that goes with the pool, which waits for it.
-  const cuda::DeviceGuard guard(index_);
-  stream_.reset();
 }
 
 void CudaBackend::check_room(std::int64_t bytes, std::string_view what) {
@@ -147,7 +141,8 @@ Tensor CudaBackend::upload_ids(std::span<const std::int32_t> ids) {
   const cuda::DeviceGuard guard(index_);
   const std::int64_t dims[] = {static_cast<std::int64_t>(ids.size())};
   Tensor out = empty(DType::i32, dims);
-  cuda::send_to_device(out.view.data, ids.data(), ids.size_bytes(), stream());
+  const std::vector<std::int32_t> pageable(ids.begin(), ids.end());
+  cuda::send_to_device(out.view.data, pageable.data(), ids.size_bytes(), stream());
   return out;
 }
 
@@ -244,14 +239,25 @@ void CudaBackend::copy(Tensor& to, const Tensor& from) {
 std::unique_ptr<DecodeLoop> CudaBackend::make_decode_loop(
     std::int64_t nsequences, std::int64_t vocab_size,
     const std::function<Tensor(const Tensor& ids)>& step) {
+  if (vocab_size > kMaxSampledVocabSize) return nullptr;
   const cuda::DeviceGuard guard(index_);
   auto loop_stream = std::make_unique<cuda::OwnedStream>();
-  auto arena = std::make_shared<MemoryPool>(cuda::allocate);
+  // A recorded step goes on using what it was recorded with, so nothing of it is ever given back.
+  auto arena = std::make_shared<MemoryPool>(
+      [this](std::size_t bytes) {
+        try {
+          return cuda::allocate(bytes);
+        } catch (const Error&) {
+          if (!memory_.give_back_unused()) throw;
+        }
+        return cuda::allocate(bytes);
+      },
+      /*keeps_all=*/true);
   const Recording recording{*loop_stream, arena.get()};
   recording_ = &recording;
   const std::shared_ptr<void> end(nullptr, [](void*) { recording_ = nullptr; });
   return std::make_unique<CudaDecodeLoop>(index_, *stream_, std::move(loop_stream),
-                                          std::move(arena), nsequences, vocab_size, step);
+                                          std::move(arena), nsequences, vocab_size, step, loops_);
 }
 
 // ---- rows and columns ---------------------------------------------------------------------------

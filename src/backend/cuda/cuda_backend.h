@@ -1,12 +1,12 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cuda/decode_loop.h"
 #include "backend/memory_pool.h"
 #include "cuda/timing.h"
 
@@ -21,8 +21,8 @@ namespace adder {
 class CudaBackend final : public Backend {
  public:
   /// Throws adder::Error if there is no such device or it is older than compute capability 8.0.
-  CudaBackend(int index, DType activations);
-  ~CudaBackend() override;
+  CudaBackend(int index, DType activations,
+              CudaDecodeLoop::Turns loops = CudaDecodeLoop::best_turns());
 
   std::string_view name() const override { return name_; }
   std::int64_t piece_tokens() const override { return 8192; }
@@ -88,6 +88,7 @@ class CudaBackend final : public Backend {
 
   const int index_;
   const DType dtype_;
+  const CudaDecodeLoop::Turns loops_;
   const std::string name_;
   std::unique_ptr<cuda::OwnedStream> stream_;
   MemoryPool memory_;

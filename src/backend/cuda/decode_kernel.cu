@@ -35,9 +35,12 @@ __device__ void hand_out(const Params& p, std::int64_t s) {
   if (p.status[2 * s] != 0) return end_sequence(p, s, End::error);
   if (is_stop_token(p, token)) return end_sequence(p, s, End::stop_token);
   const std::int64_t n = p.produced[s];
-  publish(p.ring + s * kRing + n % kRing, n + 1, token);
   p.produced[s] = n + 1;
-  if (n + 1 == p.max_tokens[s]) end_sequence(p, s, End::max_tokens);
+  if (n + 1 == p.max_tokens[s]) {
+    end_sequence(p, s, End::max_tokens);
+    __threadfence_system();  // whoever has the last token knows that it is
+  }
+  publish(p.ring + s * kRing + n % kRing, n + 1, token);
 }
 
 __global__ void __launch_bounds__(kThreads)

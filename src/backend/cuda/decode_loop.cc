@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "core/check.h"
 #include "cuda/device.h"
@@ -19,7 +20,8 @@ using cuda::decode::Word;
 // Tokens come every 100 µs to 10 ms. A host that looks this often uses little of a core.
 constexpr std::chrono::microseconds kLookEvery{150};
 
-constexpr std::int64_t kMostStopTokens = 64;
+constexpr std::int64_t kLooksBetweenChecks = 1024;
+constexpr std::int64_t kMostStopTokens = 1024;
 
 Word read_word(const Word* word) { return *const_cast<const volatile Word*>(word); }
 
@@ -39,7 +41,7 @@ void send(const Tensor& to, const std::vector<T>& values, cuda::Stream stream) {
 CudaDecodeLoop::CudaDecodeLoop(int device, cuda::Stream others,
                                std::unique_ptr<cuda::OwnedStream> stream,
                                std::shared_ptr<MemoryPool> arena, std::int64_t batch,
-                               std::int64_t vocab_size, const Step& step)
+                               std::int64_t vocab_size, const Step& step, Turns turns)
     : device_(device),
       others_(others),
       owned_stream_(std::move(stream)),
@@ -84,18 +86,21 @@ CudaDecodeLoop::CudaDecodeLoop(int device, cuda::Stream others,
 
   cuda::synchronize(others_);
   // Once without a graph: memory is in the arena then, and what is looked up once is known.
-  step(ids_);
+  // No sequence is active yet, so nothing but the state changes.
+  sample(step(ids_).view);
+  launch_advance(params_, true, 0, stream_);
   cuda::synchronize(stream_);
   const auto turn = [this, step](cuda::WhileHandle handle) {
     sample(step(ids_).view);
     launch_advance(params_, false, handle, stream_);
   };
-  if (cuda::WhileGraph::is_supported()) {
+  if (turns == Turns::device) {
     while_ = std::make_unique<cuda::WhileGraph>(
         stream_,
         [this](cuda::WhileHandle handle) { launch_advance(params_, true, handle, stream_); }, turn);
   } else {
-    turn_ = std::make_unique<cuda::Graph>(stream_, [turn] { turn(0); });
+    turn_ = std::make_unique<cuda::Graph>(
+        stream_, [turn] { turn(0); }, cuda::GraphMemory::may_allocate);
   }
 }
 
@@ -108,6 +113,10 @@ CudaDecodeLoop::~CudaDecodeLoop() {
   } catch (const Error&) {
     // The device has failed: whoever reads from it next hears why.
   }
+}
+
+CudaDecodeLoop::Turns CudaDecodeLoop::best_turns() {
+  return cuda::WhileGraph::is_supported() ? Turns::device : Turns::host;
 }
 
 // ---- what a turn consists of --------------------------------------------------------------------
@@ -211,6 +220,8 @@ void CudaDecodeLoop::throw_sample_error(std::int64_t sequence) const {
 
 // Sees to it that another token of the sequence comes, in case the device waits for the host.
 void CudaDecodeLoop::go_on(std::int64_t sequence) {
+  // Whoever copies the state out of a loop that holds still is done before it changes.
+  if (std::exchange(is_settled_, false)) cuda::synchronize(others_);
   if (while_ == nullptr) return turn_->launch(stream_);
   if (handed_out_[static_cast<std::size_t>(sequence)] < limit_now_) return;
   std::int64_t least = limit_now_;
@@ -229,6 +240,7 @@ std::optional<int> CudaDecodeLoop::token(std::int64_t sequence, std::int64_t n) 
   using cuda::decode::below;
   const cuda::DeviceGuard guard(device_);
   const Word* place = params_.ring + sequence * kRing + n % kRing;
+  int idle_looks = 0;
   for (std::int64_t looks = 0;; ++looks) {
     if (while_ == nullptr) cuda::synchronize(stream_);
     const Word word = read_word(place);
@@ -243,8 +255,12 @@ std::optional<int> CudaDecodeLoop::token(std::int64_t sequence, std::int64_t n) 
       return std::nullopt;
     }
     if (why == End::running) go_on(sequence);
-    // A device that has failed publishes nothing.
-    if (looks % 1024 == 1023) cuda::check_stream(stream_);
+    // A device that has failed publishes nothing, and one that is idle never will.
+    if (looks % kLooksBetweenChecks == kLooksBetweenChecks - 1 && cuda::is_idle(stream_)) {
+      check(
+          ++idle_looks < 3 || read_word(place) != word || read_word(params_.ends + sequence) != end,
+          "decode: the device stopped before token {} of sequence {}", n, sequence);
+    }
     if (while_ != nullptr) std::this_thread::sleep_for(kLookEvery);
   }
 }
@@ -280,6 +296,7 @@ bool CudaDecodeLoop::settle() {
   }
   const cuda::DeviceGuard guard(device_);
   cuda::synchronize(stream_);
+  is_settled_ = true;
   return true;
 }
 

@@ -22,6 +22,11 @@ namespace adder {
 /// The device hands tokens out through a ring in host memory and pauses when it is full.
 class CudaDecodeLoop final : public DecodeLoop {
  public:
+  /// Who begins the next turn: the device, or the host, which waits for every token.
+  enum class Turns { device, host };
+  /// What the driver can do.
+  static Turns best_turns();
+
   /// Puts a step on the stream, (batch) ids to logits (batch, at least vocab_size).
   using Step = std::function<Tensor(const Tensor& ids)>;
 
@@ -29,7 +34,7 @@ class CudaDecodeLoop final : public DecodeLoop {
   /// on `others`, which sets up state and logits, comes before what is started after it.
   CudaDecodeLoop(int device, cuda::Stream others, std::unique_ptr<cuda::OwnedStream> stream,
                  std::shared_ptr<MemoryPool> arena, std::int64_t batch, std::int64_t vocab_size,
-                 const Step& step);
+                 const Step& step, Turns turns);
   ~CudaDecodeLoop() override;
 
   void start(const Tensor& logits, std::span<const DecodeRequest> requests,
@@ -69,6 +74,7 @@ class CudaDecodeLoop final : public DecodeLoop {
   std::vector<SequenceSampling> requests_;
   std::vector<std::int64_t> handed_out_;  ///< tokens that `token` gave, of each sequence
   std::int64_t limit_now_ = 0;
+  bool is_settled_ = false;  ///< others may read the state until the loop goes on
 };
 
 }  // namespace adder

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string_view>
 
 #include "core/dispatch.h"
 #include "core/workspace.h"
@@ -61,6 +62,13 @@ void check_weight(const LinearArgs& args, const ConstTensorView& weight) {
   if (args.x.dtype != DType::f32) check_dtype(kOp, "weight", weight, {args.x.dtype});
   check_rows(kOp, "weight", weight);
   validate(args, weight.dim(0), weight.dim(1));
+}
+
+// cuBLASLt takes rows that follow each other.
+void check_strides(std::string_view name, const ConstTensorView& view) {
+  check(view.dim(0) <= 1 || view.stride(0) >= view.dim(1),
+        "linear: {} has row stride {}, expected at least {} for more than {} tokens on a device",
+        name, view.stride(0), view.dim(1), kFewTokens);
 }
 
 // ---- few tokens ---------------------------------------------------------------------------------
@@ -166,6 +174,9 @@ void linear(const LinearArgs& args, const ConstTensorView& weight, std::span<std
   if (needed == 0) return few_tokens(args, weight, stream);
   check(workspace.size() >= needed, "linear: workspace has {} bytes, expected at least {}",
         workspace.size(), needed);
+  check_strides("x", args.x);
+  check_strides("weight", weight);
+  check_strides("y", args.y);
   constexpr std::uintptr_t kWorkspaceAlignment = 256;
   check(reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment == 0,
         "linear: workspace is not aligned, expected it at a multiple of {} bytes",

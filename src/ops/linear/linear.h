@@ -3,7 +3,7 @@
 // A linear layer: every projection of a model and its vocabulary head.
 //
 //   y[t, o] = bias[o] + Σ_i x[t, i] · W[o, i]          (bias absent: 0)
-//
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -103,8 +103,12 @@ std::size_t linear_workspace_bytes(const LinearArgs& args, const ConstTensorView
 /// bytes. Sums are float32. Up to kFewTokens a token's result depends on nothing but its row, bit
 /// for bit; beyond, cuBLASLt multiplies, in an order that depends on the number of tokens.
 ///
-/// With x in f32 no digit of x or of the weight is dropped: a bf16 weight is multiplied on tensor
-/// cores by the three bf16 numbers whose sum x is, an f16 weight is widened first.
+/// Beyond kFewTokens rows of x, y and the weight must not overlap and lie in rising order, and the
+/// bias is rounded to the dtype of y first.
+///
+/// With x in f32, below 3.39e38, no digit of x or of the weight is dropped: a bf16 weight is
+/// multiplied on tensor cores by the three bf16 numbers whose sum x is, an f16 weight is widened
+/// first.
 ///
 /// Fastest where rows of x and of the weight start at multiples of 16 bytes.
 void linear(const LinearArgs& args, const ConstTensorView& weight, std::span<std::byte> workspace,

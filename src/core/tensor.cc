@@ -54,7 +54,10 @@ Tensor convert(const ConstTensorView& source, DType dtype) {
   visit_float(source.dtype, [&]<typename From>(TypeTag<From>) {
     visit_float(dtype, [&]<typename To>(TypeTag<To>) {
       To* to = out.as<To>();
-      copy_converted(source, 0, source.as<From>(), to);
+      const From* from = source.as<From>();
+      if (!source.is_contiguous()) return copy_converted(source, 0, from, to);
+      const std::int64_t count = source.numel();
+      for (std::int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
     });
   });
   return out;

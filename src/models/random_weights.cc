@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <span>
 
 #include "core/check.h"
 
@@ -36,6 +37,10 @@ constexpr Published kPublished[] = {
 class Generator {
  public:
   explicit Generator(std::uint64_t seed) : state_(seed) {}
+  /// Once `count` normals were taken from `seed`.
+  static Generator after_normals(std::uint64_t seed, std::int64_t count) {
+    return Generator(seed + 4 * static_cast<std::uint64_t>(count) * kStep);
+  }
   /// In [0, 1).
   float uniform() { return static_cast<float>(next() >> 40) * 0x1p-24F; }
   /// Mean 0, variance 1: a sum of four uniforms, which has the right moments and no tails.
@@ -45,8 +50,10 @@ class Generator {
   }
 
  private:
+  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ull;
+
   std::uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15ull;
+    state_ += kStep;
     std::uint64_t z = state_;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -54,6 +61,18 @@ class Generator {
   }
   std::uint64_t state_;
 };
+
+// Normals of a deviation, in parallel: the same as one after another.
+void fill_with_normals(std::span<float> values, std::uint64_t seed, float deviation,
+                       ThreadPool& pool) {
+  constexpr std::int64_t kGrain = 1 << 16;
+  pool.parallel_for(std::ssize(values), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    Generator generator = Generator::after_normals(seed, begin);
+    for (std::int64_t i = begin; i < end; ++i) {
+      values[static_cast<std::size_t>(i)] = deviation * generator.normal();
+    }
+  });
+}
 
 std::uint64_t hash_of(std::string_view text) {  // FNV-1a
   std::uint64_t h = 0xcbf29ce484222325ull;
@@ -178,7 +197,8 @@ Tensor RandomWeights::tensor(const std::string& name) const {
   } else {
     const float deviation =
         leaf == "embedding.weight" ? 0.02F : 1.0F / std::sqrt(static_cast<float>(dims.back()));
-    value = [&generator, deviation](std::int64_t) { return deviation * generator.normal(); };
+    fill_with_normals(out.span<float>(), hash_of(name), deviation, pool_);
+    return out;
   }
   std::int64_t i = 0;
   for (float& v : out.span<float>()) v = value(i++);

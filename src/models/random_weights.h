@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "adder/thread_pool.h"
 #include "models/weight_source.h"
 
 namespace adder {
@@ -20,7 +21,7 @@ std::vector<std::string> published_names();
 /// the range of trained models.
 class RandomWeights final : public WeightSource {
  public:
-  explicit RandomWeights(ModelConfig config) : config_(std::move(config)) {}
+  explicit RandomWeights(ModelConfig config) : config_(std::move(config)), pool_(0) {}
 
   const ModelConfig& config() const override { return config_; }
   bool has(const std::string& name) const override;
@@ -33,6 +34,7 @@ class RandomWeights final : public WeightSource {
   std::vector<std::int64_t> dims_of(const std::string& leaf) const;
 
   ModelConfig config_;
+  mutable ThreadPool pool_;
 };
 
 }  // namespace adder

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "backend/cuda/step_fuser.h"
 #include "backend/make_backend.h"
 #include "core/check.h"
 #include "cuda/device.h"
@@ -35,8 +36,8 @@ class CudaLinearWeight final : public LinearWeight {
   std::int64_t size_bytes() const override {
     return weight_.view.size_bytes() + (bias_.defined() ? bias_.view.size_bytes() : 0);
   }
-  ConstTensorView weight() const { return weight_.view; }
-  ConstTensorView bias() const { return bias_.view; }
+  const Tensor& weight() const { return weight_; }
+  const Tensor& bias() const { return bias_; }
 
  private:
   Tensor weight_;
@@ -70,11 +71,19 @@ bool rows_are_contiguous(const ConstTensorView& view) {
 struct CudaBackend::Recording {
   cuda::Stream stream;
   MemoryPool* memory;
+  StepFuser* fuser;
 };
 thread_local const CudaBackend::Recording* CudaBackend::recording_ = nullptr;
 
 cuda::Stream CudaBackend::stream() const {
-  return recording_ == nullptr ? cuda::Stream(*stream_) : recording_->stream;
+  if (recording_ == nullptr) return *stream_;
+  recording_->fuser->flush();  // what is held back comes before what is put on the stream now
+  return recording_->stream;
+}
+
+StepFuser* CudaBackend::fuser(std::int64_t ntokens) const {
+  if (recording_ == nullptr || ntokens > cuda::kMaxLinearStepBatch) return nullptr;
+  return recording_->fuser;
 }
 
 MemoryPool& CudaBackend::memory() { return recording_ == nullptr ? memory_ : *recording_->memory; }
@@ -253,7 +262,8 @@ std::unique_ptr<DecodeLoop> CudaBackend::make_decode_loop(
         return cuda::allocate(bytes);
       },
       /*keeps_all=*/true);
-  const Recording recording{*loop_stream, arena.get()};
+  StepFuser step_fuser(*loop_stream);
+  const Recording recording{*loop_stream, arena.get(), &step_fuser};
   recording_ = &recording;
   const std::shared_ptr<void> end(nullptr, [](void*) { recording_ = nullptr; });
   return std::make_unique<CudaDecodeLoop>(index_, *stream_, std::move(loop_stream),
@@ -335,6 +345,10 @@ Tensor CudaBackend::embedding(const Tensor& ids, const Tensor& weight) {
 Tensor CudaBackend::rms_norm(const Tensor& x, const Tensor& weight, float epsilon) {
   const cuda::DeviceGuard guard(index_);
   Tensor y = activations(x.view.dim(0), x.view.dim(1));
+  if (StepFuser* steps = fuser(x.view.dim(0)); steps != nullptr && x.view.dtype == DType::f32) {
+    steps->norm(x, {}, {}, weight, epsilon, y);
+    return y;
+  }
   cuda::rms_norm(
       {.residual = x.view, .x = {}, .weight = weight.view, .y = y.view, .epsilon = epsilon},
       stream());
@@ -345,6 +359,12 @@ Tensor CudaBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor
                                  float epsilon) {
   const cuda::DeviceGuard guard(index_);
   Tensor y = activations(residual.view.dim(0), residual.view.dim(1));
+  if (StepFuser* steps = fuser(residual.view.dim(0))) {
+    Tensor sum = empty(DType::f32, residual.view.dims());
+    steps->norm(residual, x, sum, weight, epsilon, y);
+    residual = std::move(sum);
+    return y;
+  }
   cuda::rms_norm({.residual = residual.view,
                   .x = x.view,
                   .weight = weight.view,
@@ -358,10 +378,14 @@ Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType 
   const cuda::DeviceGuard guard(index_);
   const auto& held = static_cast<const CudaLinearWeight&>(weight);
   Tensor y = matrix(x.view.dim(0), held.out_features(), y_dtype);
-  const LinearArgs args{.x = x.view, .bias = held.bias(), .y = y.view};
-  with_workspace(cuda::linear_workspace_bytes(args, held.weight()),
+  StepFuser* steps = fuser(x.view.dim(0));
+  if (y_dtype == dtype_ && steps != nullptr && steps->linear(x, held.weight(), held.bias(), y)) {
+    return y;
+  }
+  const LinearArgs args{.x = x.view, .bias = held.bias().view, .y = y.view};
+  with_workspace(cuda::linear_workspace_bytes(args, held.weight().view),
                  [&](std::span<std::byte> workspace) {
-                   cuda::linear(args, held.weight(), workspace, stream());
+                   cuda::linear(args, held.weight().view, workspace, stream());
                  });
   return y;
 }
@@ -377,8 +401,12 @@ Tensor CudaBackend::logits(const Tensor& hidden, const LinearWeight& head) {
 Tensor CudaBackend::causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                        Tensor& state, const Sequences& sequences) {
   const cuda::DeviceGuard guard(index_);
-  const Tensor offsets = boundaries(sequences);
   Tensor y = activations(x.view.dim(0), x.view.dim(1));
+  StepFuser* steps = fuser(x.view.dim(0));
+  if (sequences.is_step() && steps != nullptr && steps->convolution(x, weight, bias, state, y)) {
+    return y;
+  }
+  const Tensor offsets = boundaries(sequences);
   cuda::causal_conv1d({.x = x.view,
                        .weight = weight.view,
                        .bias = bias.view,
@@ -486,6 +514,10 @@ Tensor CudaBackend::gated_rms_norm(const Tensor& y, const Tensor& z, const Tenso
                                    const GatedNormOptions& options) {
   const cuda::DeviceGuard guard(index_);
   Tensor out = activations(y.view.dim(0), y.view.dim(1));
+  if (StepFuser* steps = fuser(y.view.dim(0))) {
+    steps->gated_norm(y, z, weight, options, out);
+    return out;
+  }
   cuda::gated_rms_norm({.y = y.view,
                         .z = z.view,
                         .weight = weight.view,

@@ -12,6 +12,8 @@
 
 namespace adder {
 
+class StepFuser;
+
 /// Puts every operation on one stream of a CUDA device and returns; only `download` and `assign`
 /// wait. Activations are of one dtype: f32, or that of 16-bit matrices, which tensor cores then
 /// multiply. Several threads may call it: their operations take turns on the stream.
@@ -74,6 +76,8 @@ class CudaBackend final : public Backend {
   struct Recording;
 
   cuda::Stream stream() const;
+  /// Where this thread records a step of so few tokens that operations of it are fused.
+  StepFuser* fuser(std::int64_t ntokens) const;
   MemoryPool& memory();
   /// Uninitialized, from the pool.
   Tensor empty(DType dtype, std::span<const std::int64_t> dims);

@@ -1,0 +1,119 @@
+#include "backend/cuda/step_fuser.h"
+
+#include "cuda/memory.h"
+#include "ops/gated_rms_norm/gated_rms_norm.h"
+#include "ops/rms_norm/rms_norm.h"
+
+namespace adder {
+namespace {
+
+// The last dimension's place of a view within another one of more columns, in elements.
+std::optional<std::int64_t> columns_within(const TensorView& part, const TensorView& whole) {
+  if (part.dtype != whole.dtype || part.stride(0) != whole.stride(0)) return std::nullopt;
+  const auto* first = static_cast<const std::byte*>(whole.data);
+  const auto* at = static_cast<const std::byte*>(part.data);
+  const auto size = static_cast<std::ptrdiff_t>(size_of(whole.dtype));
+  if (at < first || at >= first + whole.dim(1) * size) return std::nullopt;
+  return (at - first) / size;
+}
+
+}  // namespace
+
+void StepFuser::flush() {
+  if (norm_) {
+    const Norm norm = std::move(*norm_);
+    norm_.reset();
+    norm.run();
+  }
+  if (linear_) {
+    const Linear linear = std::move(*linear_);
+    linear_.reset();
+    cuda::linear_step(linear.args, stream_);
+  }
+}
+
+void StepFuser::norm(const Tensor& residual, const Tensor& x, const Tensor& new_residual,
+                     const Tensor& weight, float epsilon, const Tensor& y) {
+  flush();
+  Norm held{
+      .run = {}, .output = y.view.data, .args = {}, .keep = {residual, x, new_residual, weight, y}};
+  held.args.x = x.view;
+  held.args.norm = LinearStepNorm{.residual = residual.view,
+                                  .new_residual = new_residual.view,
+                                  .weight = weight.view,
+                                  .epsilon = epsilon};
+  held.run = [=, stream = stream_] {
+    TensorView sum = residual.view;
+    if (x.defined()) {
+      // In place of the one by one kernel's update of its residual.
+      cuda::copy_on_device(new_residual.view.data, residual.view.data,
+                           static_cast<std::size_t>(residual.view.size_bytes()), stream);
+      sum = new_residual.view;
+    }
+    cuda::rms_norm(
+        {.residual = sum, .x = x.view, .weight = weight.view, .y = y.view, .epsilon = epsilon},
+        stream);
+  };
+  norm_ = std::move(held);
+}
+
+void StepFuser::gated_norm(const Tensor& y, const Tensor& z, const Tensor& weight,
+                           const GatedNormOptions& options, const Tensor& out) {
+  flush();
+  Norm held{.run = {}, .output = out.view.data, .args = {}, .keep = {y, z, weight, out}};
+  held.args.x = y.view;
+  held.args.gated_norm = LinearStepGatedNorm{.z = z.view,
+                                             .weight = weight.view,
+                                             .ngroups = options.ngroups,
+                                             .epsilon = options.epsilon,
+                                             .norm_before_gate = options.norm_before_gate,
+                                             .normalize = options.normalize};
+  held.run = [=, stream = stream_] {
+    cuda::gated_rms_norm({.y = y.view,
+                          .z = z.view,
+                          .weight = weight.view,
+                          .out = out.view,
+                          .ngroups = options.ngroups,
+                          .epsilon = options.epsilon,
+                          .norm_before_gate = options.norm_before_gate,
+                          .norm = options.normalize},
+                         stream);
+  };
+  norm_ = std::move(held);
+}
+
+bool StepFuser::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+  Linear next{.args = {}, .keep = {x, weight, bias, y}};
+  const bool takes_norm = norm_ && norm_->output == x.view.data;
+  if (takes_norm) {
+    next.args = norm_->args;
+    next.keep.insert(next.keep.end(), norm_->keep.begin(), norm_->keep.end());
+  } else {
+    next.args.x = x.view;
+  }
+  next.args.weight = weight.view;
+  next.args.bias = bias.view;
+  next.args.y = y.view;
+  if (!cuda::can_linear_step(next.args)) {
+    flush();
+    return false;
+  }
+  if (takes_norm) norm_.reset();
+  flush();
+  linear_ = std::move(next);
+  return true;
+}
+
+bool StepFuser::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const Tensor& state, const Tensor& y) {
+  if (!linear_ || linear_->args.conv) return false;
+  const std::optional<std::int64_t> begin = columns_within(x.view, linear_->args.y);
+  if (!begin || linear_->args.y.dtype != y.view.dtype) return false;
+  linear_->args.conv = LinearStepConv{
+      .begin = *begin, .weight = weight.view, .bias = bias.view, .state = state.view, .y = y.view};
+  linear_->keep.insert(linear_->keep.end(), {x, weight, bias, state, y});
+  flush();
+  return true;
+}
+
+}  // namespace adder

@@ -1,0 +1,55 @@
+#pragma once
+
+// Kernels that begin while the one before them on the stream still runs (programmatic dependent
+// launch, compute capability 9.0; on earlier ones kernels follow each other as usual).
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string_view>
+
+#include "adder/cuda_stream.h"
+#include "cuda/check.h"
+
+namespace adder::cuda {
+
+/// Waits for the kernels before this one on the stream, and makes what they wrote visible.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next kernel, if it was launched to overlap, begin as soon as all blocks have said so
+/// and there is room for it.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Asks for the line of an address, as far as the L2 cache.
+__device__ __forceinline__ void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+/// Puts a kernel on the stream; with `overlap` it begins as the one before it lets it. Dynamic
+/// shared memory beyond the default has been allowed.
+template <typename... Params, typename... Args>
+void launch_overlapping(std::string_view doing, void (*kernel)(Params...), int blocks, int threads,
+                        std::size_t shared_bytes, bool overlap, Stream stream,
+                        const Args&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, args...), doing);
+}
+
+}  // namespace adder::cuda

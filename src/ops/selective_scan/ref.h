@@ -23,6 +23,7 @@ struct ScanChannel {
   Real D = 0;
   Real dt_bias = 0;
   bool dt_softplus = true;
+  Real decay_factor = 1;  ///< on exp(dt A); another than 1 shows what a rough exponential costs
 };
 
 /// One token: updates `state` (dstate) and returns y before the gate.
@@ -33,7 +34,8 @@ Real selective_scan_token(const ScanChannel<Real>& channel, Real x, Real dt_raw,
   const Real dt = channel.dt_softplus ? softplus(v) : v;
   Real y = 0;
   for (std::size_t n = 0; n < state.size(); ++n) {
-    state[n] = std::exp(dt * channel.A[n]) * state[n] + dt * x * B[n];
+    const Real decay = std::exp(dt * channel.A[n]) * channel.decay_factor;
+    state[n] = decay * state[n] + dt * x * B[n];
     y += C[n] * state[n];
   }
   return y + channel.D * x;

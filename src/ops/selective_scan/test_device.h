@@ -26,7 +26,8 @@ inline ScanProblem& random_scan(ScanProblem& p, DType dtype, bool options = true
   return p;
 }
 
-/// A problem on the device: y and the states between canaries, the workspace as large as asked for.
+/// A problem on the device: y, the states and the workspace, which is as large as asked for,
+/// between canaries.
 class DeviceScan {
  public:
   DeviceScan(const ScanProblem& p, DType dtype, std::int64_t misalignment = 0)
@@ -60,12 +61,13 @@ class DeviceScan {
     args.y = y_.view({p.batch, p.seqlen, p.d_inner});
     args.dt_softplus = p.dt_softplus;
     const auto bytes = static_cast<std::int64_t>(cuda::selective_scan_workspace_bytes(args));
-    workspace_ = cuda::allocate(static_cast<std::size_t>(bytes));
-    workspace_bytes_ = static_cast<std::size_t>(bytes);
+    workspace_ = DeviceBuffer(DType::i8, bytes);
+    workspace_bytes_ = bytes;
   }
 
   void launch(cuda::Stream stream) const {
-    cuda::selective_scan(args, {workspace_.get(), workspace_bytes_}, stream);
+    auto* memory = static_cast<std::byte*>(workspace_.view({workspace_bytes_}).data);
+    cuda::selective_scan(args, {memory, static_cast<std::size_t>(workspace_bytes_)}, stream);
   }
   ScanOutput run() const {
     launch(nullptr);
@@ -74,12 +76,14 @@ class DeviceScan {
   ScanOutput result(cuda::Stream stream = nullptr) const {
     EXPECT_TRUE(y_.intact(stream));
     EXPECT_TRUE(states_.intact(stream));
+    EXPECT_TRUE(workspace_.intact(stream));
     return {y_.values(stream), states_.values(stream)};
   }
   /// As before the first call.
   void reset() {
     y_.poison();
     states_.fill(initial_);
+    workspace_.poison();
   }
   void poison_states() { states_.poison(); }
 
@@ -94,27 +98,27 @@ class DeviceScan {
   DeviceBuffer x_, dt_, B_, C_, z_, A_, D_, dt_bias_, y_, states_;
   Tensor cu_seqlens_, seq_idx_;
   std::vector<float> initial_;
-  std::shared_ptr<std::byte> workspace_;
-  std::size_t workspace_bytes_ = 0;
+  DeviceBuffer workspace_{DType::i8, 0};
+  std::int64_t workspace_bytes_ = 0;
 };
 
-/// Many problems, judged together: see Pooled.
+/// Many problems, judged together: see Pooled. Decays of 16-bit inputs come from the
+/// special-function unit and may each be off by 2^-22 in the same direction, which a state adds up
+/// over the tokens it remembers: their plain version is off by as much.
 class ScanPools {
  public:
   explicit ScanPools(DType dtype) : dtype_(dtype) {}
 
   void add(const ScanProblem& p, const ScanOutput& got, const std::string& label) {
     const auto truth = p.reference<double>();
-    const auto plain = p.reference<float>();
+    const auto plain = p.reference<float>(dtype_ == DType::f32 ? 1.0F : 1.0F + 0x1p-22F);
     y_.add(got.y, truth.y, rounded(plain.y, dtype_), label + " y");
     states_.add(got.states, truth.states, plain.states, label + " states");
   }
-  /// Decays of 16-bit inputs come from the special-function unit and may each be off by 2^-22 in
-  /// the same direction: a state may lose that for each of the tokens it remembers.
-  void expect_right(double remembered_tokens = 400) const {
+  void expect_right() const {
     EXPECT_TRUE(y_.as_good_as_plain());
-    EXPECT_TRUE(
-        states_.as_good_as_plain(dtype_ == DType::f32 ? 1e-6 : remembered_tokens * 0x1p-22));
+    // dt of 16-bit inputs is good to 2e-6.
+    EXPECT_TRUE(states_.as_good_as_plain(dtype_ == DType::f32 ? 1e-6 : 1e-5));
   }
 
  private:

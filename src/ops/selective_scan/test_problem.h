@@ -91,16 +91,18 @@ struct ScanProblem {
     std::vector<Real> y, states;
   };
 
-  /// The plain recurrence, channel by channel.
+  /// The plain recurrence, channel by channel. `decay_factor` as in ref::ScanChannel.
   template <typename Real>
-  Result<Real> reference() const {
+  Result<Real> reference(Real decay_factor = 1) const {
     Result<Real> out{std::vector<Real>(x.size()), std::vector<Real>(states.begin(), states.end())};
     for (std::int64_t s = 0; s < nsequences(); ++s) {
       const std::int64_t row = cu_seqlens.empty() ? s * seqlen : 0;
       const auto at = static_cast<std::size_t>(s);
       const std::int64_t begin = row + (cu_seqlens.empty() ? 0 : cu_seqlens[at]);
       const std::int64_t end = row + (cu_seqlens.empty() ? seqlen : cu_seqlens[at + 1]);
-      for (std::int64_t d = 0; d < d_inner; ++d) reference_channel(s, begin, end, d, out);
+      for (std::int64_t d = 0; d < d_inner; ++d) {
+        reference_channel(s, begin, end, d, decay_factor, out);
+      }
     }
     return out;
   }
@@ -134,7 +136,7 @@ struct ScanProblem {
  private:
   template <typename Real>
   void reference_channel(std::int64_t s, std::int64_t begin, std::int64_t end, std::int64_t d,
-                         Result<Real>& out) const {
+                         Real decay_factor, Result<Real>& out) const {
     const std::int64_t group = d / (d_inner / ngroups);
     const auto channel_of = [&](const std::vector<float>& v) {
       std::vector<Real> column;
@@ -156,7 +158,8 @@ struct ScanProblem {
     const ref::ScanChannel<Real> channel{.A = A_row,
                                          .D = D.empty() ? Real{0} : D[at],
                                          .dt_bias = dt_bias.empty() ? Real{0} : dt_bias[at],
-                                         .dt_softplus = dt_softplus};
+                                         .dt_softplus = dt_softplus,
+                                         .decay_factor = decay_factor};
     const auto size = static_cast<std::size_t>(dstate);
     const auto state =
         std::span(out.states).subspan(static_cast<std::size_t>(s * d_inner + d) * size, size);

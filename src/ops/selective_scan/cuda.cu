@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   float* states = p.segment_states + slot * size + thread % size;
   const float* steps = p.segment_steps + slot * p.d_inner + d;
   const SegmentMarks* marks = p.seq_idx == nullptr ? nullptr : p.segment_marks + slot;
-  const float A = p.A[d * p.A_stride + n];
+  const float A = scan_rate(p.A[d * p.A_stride + n]);
   float h = p.initial.data == nullptr
                 ? 0.0F
                 : p.initial.data[sequence * p.initial.sequence + d * p.initial.channel + n];

@@ -20,7 +20,7 @@
 // on the device at once. Tiles of x, dt, B and C are read from memory one ahead, during the scan of
 // the tile before, and z during that of its own. A token's y is summed over kLanes partial sums
 // from shared memory in a fixed order. Tokens that are padding, or past the end, have dt = 0 and
-// B = 0: they change no bit of the state.
+// B = 0: they leave the state as it is, except that -0 becomes +0.
 //
 // Shared memory: 20 KB at 16 states (8 of dt and dt x, 2 of B and C, 10 of partial sums), 45 KB at
 // 256. Registers (nvcc 13.0, sm_90): 96 at 16 and 32 states of 16-bit inputs, at most 168; no
@@ -153,7 +153,9 @@ class ScanBlock {
     }
     const float* from = p.A + (channel + own_channel) * p.A_stride;
 #pragma unroll
-    for (int k = 0; k < kStates; ++k) A[k] = has_state(k) ? from[state_at(k)] * kLog2E : 0.0F;
+    for (int k = 0; k < kStates; ++k) {
+      A[k] = has_state(k) ? scan_rate(from[state_at(k)] * kLog2E) : 0.0F;
+    }
   }
 
   // The state before the segment, and the entry of seq_idx that it belongs to.

@@ -17,6 +17,8 @@ struct ScanTile {
   static constexpr int kChannels = kScanThreads / kLanes;
   static constexpr int kDState = kLanes * kStates;  ///< dstate, rounded up
   /// Partial sums of a token and lane, with a gap that keeps lanes of a warp on different banks.
+  /// Not quite with 16 lanes, of which two share a bank: the gap that parts them, 2, would leave
+  /// rows that cannot be read as float4.
   static constexpr int kRow = kLanes == 1 ? kChannels : kChannels + (kLanes > 8 ? 4 : 32 / kLanes);
 
   alignas(16) float2 steps[kScanTokens][kChannels];  ///< dt, dt x

@@ -62,7 +62,7 @@ TEST_F(SelectiveScanCuda, ALongSequenceInSegments) {
         pools.add(p, DeviceScan(p, dtype).run(),
                   fmt::format("{} dstate {} seqlen {}", name_of(dtype), dstate, seqlen));
       }
-      pools.expect_right(3000);
+      pools.expect_right();
     }
   }
 }
@@ -141,54 +141,70 @@ TEST_F(SelectiveScanCuda, InitialStatesAreOnlyRead) {
 // ---- properties of the recurrence ---------------------------------------------------------------
 
 TEST_F(SelectiveScanCuda, ATokenDoesNotSeeLaterTokensOrOtherChannels) {
-  ScanProblem p{.seqlen = 50, .d_inner = 35};
-  random_scan(p, DType::f32);
-  ScanProblem changed = p;
-  for (std::size_t i = 30 * 35; i < changed.x.size(); ++i) changed.x[i] = 1e20F;
-  for (std::size_t i = 30 * 16; i < changed.B.size(); ++i) changed.B[i] = changed.C[i] = -5;
-  for (std::size_t t = 0; t < 30; ++t) changed.x[t * 35 + 7] = changed.dt[t * 35 + 7] = 4;
-  std::vector<float> y = DeviceScan(p, DType::f32).run().y;
-  std::vector<float> other = DeviceScan(changed, DType::f32).run().y;
-  y.resize(30 * 35);
-  other.resize(30 * 35);
-  for (std::size_t t = 0; t < 30; ++t) y[t * 35 + 7] = other[t * 35 + 7] = 0;
-  EXPECT_TRUE(test::same_bits(y, other));
+  for (const auto& [seqlen, seen] : {std::pair{50, std::size_t{30}}, {700, 300}, {700, 576}}) {
+    for (float later : {1e20F, std::nanf("")}) {
+      SCOPED_TRACE(::testing::Message() << "seqlen " << seqlen << " seen " << seen);
+      ScanProblem p{.seqlen = seqlen, .d_inner = 35};
+      random_scan(p, DType::f32);
+      ScanProblem changed = p;
+      for (std::size_t i = seen * 35; i < changed.x.size(); ++i) changed.x[i] = later;
+      for (std::size_t i = seen * 16; i < changed.B.size(); ++i) changed.B[i] = changed.C[i] = -5;
+      for (std::size_t t = 0; t < seen; ++t) changed.x[t * 35 + 7] = changed.dt[t * 35 + 7] = 4;
+      std::vector<float> y = DeviceScan(p, DType::f32).run().y;
+      std::vector<float> other = DeviceScan(changed, DType::f32).run().y;
+      y.resize(seen * 35);
+      other.resize(seen * 35);
+      for (std::size_t t = 0; t < seen; ++t) y[t * 35 + 7] = other[t * 35 + 7] = 0;
+      EXPECT_TRUE(test::same_bits(y, other));
+    }
+  }
 }
 
 TEST_F(SelectiveScanCuda, DtOfZeroKeepsTheState) {
   for (DType dtype : kScanDTypes) {
     for (bool dt_softplus : {false, true}) {
-      ScanProblem p{.seqlen = 40, .d_inner = 20, .dt_softplus = dt_softplus};
-      random_scan(p, dtype);
-      p.dt_bias.clear();
-      // softplus(-200) is 0 in float32.
-      std::fill(p.dt.begin(), p.dt.end(), dt_softplus ? -200.0F : 0.0F);
-      EXPECT_TRUE(test::same_bits(DeviceScan(p, dtype).run().states, p.states));
+      for (std::int64_t seqlen : {40, 700}) {
+        ScanProblem p{.seqlen = seqlen, .d_inner = 20, .dt_softplus = dt_softplus};
+        random_scan(p, dtype);
+        p.dt_bias.clear();
+        // softplus(-200) is 0 in float32.
+        std::fill(p.dt.begin(), p.dt.end(), dt_softplus ? -200.0F : 0.0F);
+        p.A[5] = -INFINITY;
+        EXPECT_TRUE(test::same_bits(DeviceScan(p, dtype).run().states, p.states));
+      }
     }
   }
 }
 
-TEST_F(SelectiveScanCuda, ExtremeValuesGiveNoNaN) {  // known bug 8
+// Known bug 8. No multiple of the tokens that are scanned at once, and several segments.
+TEST_F(SelectiveScanCuda, ExtremeValuesGiveNoNaN) {
   for (DType dtype : kScanDTypes) {
-    for (float dt : {-1e4F, -100.0F, 0.0F, 1.0F, 100.0F, 1e4F}) {
-      for (float A : {-1e-30F, -1.0F, -100.0F, -1e4F, -1e30F}) {
-        ScanProblem p{.seqlen = 40, .d_inner = 17};
-        random_scan(p, dtype);
-        p.dt_bias.clear();
-        std::fill(p.dt.begin(), p.dt.end(), dt);
-        p.dt = test::rounded(p.dt, dtype);
-        std::fill(p.A.begin(), p.A.end(), A);
-        // What stays in the range of f16 after 40 tokens that forget nothing.
-        std::fill(p.x.begin(), p.x.end(), 0.0078125F);
-        std::fill(p.B.begin(), p.B.end(), 0.5F);
-        std::fill(p.C.begin(), p.C.end(), 0.5F);
-        SCOPED_TRACE(::testing::Message() << name_of(dtype) << " dt " << dt << " A " << A);
-        const ScanOutput got = DeviceScan(p, dtype).run();
-        ScanPools pools(dtype);
-        pools.add(p, got, "");
-        pools.expect_right();
-        for (float y : got.y) EXPECT_TRUE(std::isfinite(y));
-        for (float h : got.states) EXPECT_TRUE(std::isfinite(h));
+    for (std::int64_t seqlen : {41, 700}) {
+      for (float dt : {-1e4F, -100.0F, 0.0F, 1.0F, 100.0F, 1e4F}) {
+        for (float A : {-1e-30F, -1.0F, -100.0F, -1e4F, -1e30F, -3e38F, -INFINITY}) {
+          ScanProblem p{.seqlen = seqlen, .d_inner = 17};
+          random_scan(p, dtype);
+          p.dt_bias.clear();
+          std::fill(p.dt.begin(), p.dt.end(), dt);
+          p.dt = test::rounded(p.dt, dtype);
+          std::fill(p.A.begin(), p.A.end(), A);
+          // What stays in the range of f16 after tokens that forget nothing.
+          std::fill(p.x.begin(), p.x.end(), seqlen == 41 ? 0x1p-7F : 0x1p-12F);
+          std::fill(p.B.begin(), p.B.end(), 0.5F);
+          std::fill(p.C.begin(), p.C.end(), 0.5F);
+          SCOPED_TRACE(::testing::Message()
+                       << name_of(dtype) << " seqlen " << seqlen << " dt " << dt << " A " << A);
+          const ScanOutput got = DeviceScan(p, dtype).run();
+          for (float y : got.y) EXPECT_TRUE(std::isfinite(y));
+          for (float h : got.states) EXPECT_TRUE(std::isfinite(h));
+          // A subnormal dt times such an A is neither 0 nor large, but has no digits.
+          if (dt == -100 && A < -1e30F) continue;
+          // The definition has NaN for 0 times infinity; here dt = 0 keeps the state.
+          if (std::isinf(A)) std::fill(p.A.begin(), p.A.end(), -1e30F);
+          ScanPools pools(dtype);
+          pools.add(p, got, "");
+          pools.expect_right();
+        }
       }
     }
   }
@@ -197,15 +213,34 @@ TEST_F(SelectiveScanCuda, ExtremeValuesGiveNoNaN) {  // known bug 8
 TEST_F(SelectiveScanCuda, NaNShowsInItsChannelAlone) {
   for (DType dtype : kScanDTypes) {
     for (auto member : {&ScanProblem::x, &ScanProblem::dt}) {
-      ScanProblem p{.seqlen = 20, .d_inner = 8};
-      random_scan(p, dtype);
-      (p.*member)[3 * 8 + 5] = std::nanf("");
-      const ScanOutput got = DeviceScan(p, dtype).run();
-      for (std::size_t i = 0; i < got.y.size(); ++i) {
-        EXPECT_EQ(std::isnan(got.y[i]), i % 8 == 5 && i / 8 >= 3) << i;
+      for (const auto& [seqlen, token] :
+           {std::pair{20, std::size_t{3}}, {700, 3}, {700, 143}, {700, 144}, {700, 699}}) {
+        SCOPED_TRACE(::testing::Message() << name_of(dtype) << " token " << token);
+        ScanProblem p{.seqlen = seqlen, .d_inner = 8};
+        random_scan(p, dtype);
+        (p.*member)[token * 8 + 5] = std::nanf("");
+        const ScanOutput got = DeviceScan(p, dtype).run();
+        for (std::size_t i = 0; i < got.y.size(); ++i) {
+          EXPECT_EQ(std::isnan(got.y[i]), i % 8 == 5 && i / 8 >= token) << i;
+        }
+        for (std::size_t i = 0; i < got.states.size(); ++i) {
+          EXPECT_EQ(std::isnan(got.states[i]), i / 16 == 5) << i;
+        }
       }
+    }
+  }
+}
+
+// A that is NaN does not pass for a large one.
+TEST_F(SelectiveScanCuda, ANaNInAShows) {
+  for (DType dtype : kScanDTypes) {
+    for (std::int64_t seqlen : {20, 700}) {
+      ScanProblem p{.seqlen = seqlen, .d_inner = 8};
+      random_scan(p, dtype);
+      p.A[3 * 16 + 7] = std::nanf("");
+      const ScanOutput got = DeviceScan(p, dtype).run();
       for (std::size_t i = 0; i < got.states.size(); ++i) {
-        EXPECT_EQ(std::isnan(got.states[i]), i / 16 == 5) << i;
+        EXPECT_EQ(!std::isfinite(got.states[i]), i == 3 * 16 + 7) << i;
       }
     }
   }

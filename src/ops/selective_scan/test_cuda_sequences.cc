@@ -138,6 +138,42 @@ TEST_F(SelectiveScanCuda, PaddingOnEitherSideChangesNothing) {
   }
 }
 
+// The same over several segments, whole ones of padding among them.
+TEST_F(SelectiveScanCuda, PaddingOfWholeSegmentsChangesNothing) {
+  constexpr std::int64_t kInner = 21;
+  constexpr std::int64_t kTokens = 720;
+  for (DType dtype : kScanDTypes) {
+    ScanPools pools(dtype);
+    for (std::int64_t left : {0, 138, 144, 300, 690}) {
+      for (std::int64_t length : {1, 6, 200}) {
+        const std::int64_t right = std::min(left + length, kTokens);
+        ScanProblem p{.seqlen = kTokens, .d_inner = kInner};
+        random_scan(p, dtype);
+        p.seq_idx.assign(kTokens, -1);
+        std::fill(p.seq_idx.begin() + left, p.seq_idx.begin() + right, 3);
+        for (std::int64_t t = 0; t < kTokens; ++t) {
+          if (t >= left && t < right) continue;
+          for (auto* v : {&p.x, &p.dt, &p.z}) {
+            std::fill_n(v->begin() + t * kInner, kInner, std::nanf(""));
+          }
+          for (auto* v : {&p.B, &p.C}) std::fill_n(v->begin() + t * 16, 16, std::nanf(""));
+        }
+        const std::string label = fmt::format("{} left {} length {}", name_of(dtype), left, length);
+        const ScanOutput got = DeviceScan(p, dtype).run();
+        pools.add(p, got, label);
+        const std::span y(got.y);
+        EXPECT_TRUE(
+            test::same_bits(y.first(static_cast<std::size_t>(left * kInner)), zeros(left * kInner)))
+            << label;
+        EXPECT_TRUE(test::same_bits(y.subspan(static_cast<std::size_t>(right * kInner)),
+                                    zeros((kTokens - right) * kInner)))
+            << label;
+      }
+    }
+    pools.expect_right();
+  }
+}
+
 // Known bug 9, and what a sequence before it left: a NaN does not outlive its sequence.
 TEST_F(SelectiveScanCuda, AChangeOfSeqIdxStartsANewSequence) {
   constexpr std::int64_t kInner = 18;
@@ -170,6 +206,45 @@ TEST_F(SelectiveScanCuda, AChangeOfSeqIdxStartsANewSequence) {
   EXPECT_TRUE(test::same_bits(std::span(spoiled.y).subspan(33 * kInner),
                               std::span(expected.y).subspan(33 * kInner)));
   EXPECT_TRUE(test::same_bits(spoiled.states, expected.states));
+}
+
+// The same where a sequence is cut into segments (of 144 tokens on large devices): the NaN in the
+// same one as the reset or in one before it, resets at a border and on both sides of it, with and
+// without padding before the reset, up to whole segments.
+TEST_F(SelectiveScanCuda, NaNOfAnotherSegmentDoesNotOutliveItsSequence) {
+  constexpr std::size_t kInner = 18;
+  constexpr std::size_t kTokens = 700;
+  for (DType dtype : kScanDTypes) {
+    ScanPools pools(dtype);
+    for (std::size_t reset : {16U, 143U, 144U, 145U, 160U, 300U, 433U, 576U, 699U}) {
+      for (std::size_t padding : {0U, 1U, 15U, 160U, 310U}) {
+        if (padding >= reset) continue;
+        const std::string label =
+            fmt::format("{} reset {} padding {}", name_of(dtype), reset, padding);
+        SCOPED_TRACE(label);
+        ScanProblem p{.seqlen = kTokens, .d_inner = kInner};
+        random_scan(p, dtype);
+        p.seq_idx.assign(kTokens, 1);
+        std::fill_n(p.seq_idx.begin(), reset - padding, 0);
+        std::fill_n(p.seq_idx.begin() + static_cast<std::int64_t>(reset - padding), padding, -1);
+        const ScanOutput expected = DeviceScan(p, dtype).run();
+        pools.add(p, expected, label);
+        const std::span rest = std::span(expected.y).subspan(reset * kInner);
+        for (std::size_t back : {1U, 150U, 400U}) {
+          if (back > reset - padding) continue;
+          for (auto member : {&ScanProblem::x, &ScanProblem::dt}) {
+            ScanProblem spoiled = p;
+            (spoiled.*member)[(reset - padding - back) * kInner + 4] = std::nanf("");
+            const ScanOutput got = DeviceScan(spoiled, dtype).run();
+            EXPECT_TRUE(std::isnan(got.y[(reset - padding - 1) * kInner + 4])) << back;
+            EXPECT_TRUE(test::same_bits(std::span(got.y).subspan(reset * kInner), rest)) << back;
+            EXPECT_TRUE(test::same_bits(got.states, expected.states)) << back;
+          }
+        }
+      }
+    }
+    pools.expect_right();
+  }
 }
 
 // Nothing is promised of the results, but nothing else may be touched, and the call must end.

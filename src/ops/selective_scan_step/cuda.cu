@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
     read_group(C + n, p.group_vectors, c);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      h[i] = fmaf(scan_decay<T>(dt * (a[i] * kLog2E)), h[i], weight * b[i]);
+      h[i] = fmaf(scan_decay<T>(dt * scan_rate(a[i] * kLog2E)), h[i], weight * b[i]);
       y = fmaf(c[i], h[i], y);
     }
     if (wanted <= last) store_floats(state + n, h);

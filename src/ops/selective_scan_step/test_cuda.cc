@@ -7,7 +7,7 @@
 
 #include "adder/error.h"
 #include "cuda/timing.h"
-#include "ops/selective_scan/test_problem.h"
+#include "ops/selective_scan/test_device.h"
 #include "ops/selective_scan_step/ref.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
 #include "tests/support/compare.h"
@@ -63,13 +63,14 @@ ScanProblem::Result<Real> reference(const ScanProblem& p) {
 // A problem on the device, y and the state between canaries.
 class DeviceStep {
  public:
-  DeviceStep(const ScanProblem& p, DType dtype, std::int64_t misalignment = 0)
+  DeviceStep(const ScanProblem& p, DType dtype, std::int64_t misalignment = 0,
+             std::int64_t A_misalignment = 0)
       : x_(dtype, p.x, misalignment),
         dt_(dtype, p.dt, misalignment),
         B_(dtype, p.B, misalignment),
         C_(dtype, p.C, misalignment),
         z_(dtype, p.z, misalignment),
-        A_(DType::f32, p.A),
+        A_(DType::f32, p.A, A_misalignment),
         D_(DType::f32, p.D),
         dt_bias_(DType::f32, p.dt_bias),
         y_(dtype, static_cast<std::int64_t>(p.x.size()), misalignment),
@@ -112,7 +113,7 @@ class DeviceStep {
 TEST_F(SelectiveScanStepCuda, AsGoodAsPlainLoopsInEveryDtypeAndSize) {
   for (DType dtype : kDTypes) {
     int round = 0;
-    for (std::int64_t dstate : {1, 3, 5, 16, 17, 64, 100, 256, 300}) {
+    for (std::int64_t dstate : {1, 3, 5, 12, 16, 17, 64, 100, 256, 300}) {
       Pooled y;
       Pooled states;
       for (std::int64_t batch : {1, 3}) {
@@ -181,6 +182,45 @@ TEST_F(SelectiveScanStepCuda, StepsEqualTheRecurrence) {
   }
 }
 
+// Decoding goes on from where a prompt's scan ends as if it had scanned on.
+TEST_F(SelectiveScanStepCuda, StepsGiveTheBitsOfAScan) {
+  for (DType dtype : kDTypes) {
+    for (std::int64_t dstate : {5, 12, 16, 40, 100}) {
+      for (bool dt_softplus : {true, false}) {
+        ScanProblem whole{.seqlen = 25,
+                          .d_inner = 66,
+                          .dstate = dstate,
+                          .ngroups = 2,
+                          .dt_softplus = dt_softplus};
+        test::random_scan(whole, dtype);
+        std::vector<float> state = whole.states;
+        for (std::int64_t t = 0; t < whole.seqlen; ++t) {
+          state = DeviceStep(whole.part(t, t + 1, state), dtype).run().states;
+          if (t != 0 && t != 15 && t != 24) continue;
+          const ScanProblem scanned = whole.part(0, t + 1, whole.states);
+          EXPECT_TRUE(test::same_bits(state, test::DeviceScan(scanned, dtype).run().states))
+              << name_of(dtype) << " dstate " << dstate << " tokens " << t + 1;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SelectiveScanStepCuda, AMisalignedAGivesTheSameState) {
+  for (DType dtype : kDTypes) {
+    for (std::int64_t dstate : {12, 16}) {
+      const ScanProblem p = random_step({.batch = 2, .d_inner = 33, .dstate = dstate}, dtype);
+      const Output aligned = DeviceStep(p, dtype).run();
+      const Output got = DeviceStep(p, dtype, 0, 1).run();
+      EXPECT_TRUE(test::same_bits(got.states, aligned.states));
+      // y is summed in another order.
+      const auto truth = reference<double>(p);
+      const auto plain = reference<float>(p);
+      EXPECT_TRUE(test::as_good_as_plain(got.y, truth.y, test::rounded(plain.y, dtype)));
+    }
+  }
+}
+
 TEST_F(SelectiveScanStepCuda, DtOfZeroKeepsTheState) {
   for (DType dtype : kDTypes) {
     for (bool dt_softplus : {false, true}) {
@@ -188,35 +228,58 @@ TEST_F(SelectiveScanStepCuda, DtOfZeroKeepsTheState) {
       p.dt_bias.clear();
       // softplus(-200) is 0 in float32.
       std::fill(p.dt.begin(), p.dt.end(), dt_softplus ? -200.0F : 0.0F);
+      p.A[5] = -INFINITY;
       EXPECT_TRUE(test::same_bits(DeviceStep(p, dtype).run().states, p.states));
     }
   }
 }
 
 TEST_F(SelectiveScanStepCuda, ExtremeValuesGiveNoNaN) {  // known bug 8
-  for (float dt : {-1e4F, -100.0F, 0.0F, 1.0F, 100.0F, 1e4F}) {
-    for (float A : {-1e-30F, -1.0F, -100.0F, -1e4F, -1e30F}) {
-      SCOPED_TRACE(::testing::Message() << "dt " << dt << " A " << A);
-      ScanProblem p = random_step({.batch = 1, .d_inner = 51}, DType::f32);
-      p.dt_bias.clear();
-      std::fill(p.x.begin(), p.x.end(), 1.0F);
-      std::fill(p.dt.begin(), p.dt.end(), dt);
-      std::fill(p.A.begin(), p.A.end(), A);
-      const Output got = DeviceStep(p, DType::f32).run();
-      const auto truth = reference<double>(p);
-      const auto plain = reference<float>(p);
-      EXPECT_TRUE(test::as_good_as_plain(got.y, truth.y, plain.y));
-      EXPECT_TRUE(test::as_good_as_plain(got.states, truth.states, plain.states));
+  for (DType dtype : kDTypes) {
+    for (float dt : {-1e4F, -100.0F, 0.0F, 1.0F, 100.0F, 1e4F}) {
+      for (float A : {-1e-30F, -1.0F, -100.0F, -1e4F, -1e30F, -3e38F, -INFINITY}) {
+        SCOPED_TRACE(::testing::Message() << name_of(dtype) << " dt " << dt << " A " << A);
+        ScanProblem p = random_step({.batch = 1, .d_inner = 51}, dtype);
+        p.dt_bias.clear();
+        std::fill(p.x.begin(), p.x.end(), 0x1p-7F);  // y stays in the range of f16
+        std::fill(p.dt.begin(), p.dt.end(), dt);
+        p.dt = test::rounded(p.dt, dtype);
+        std::fill(p.A.begin(), p.A.end(), A);
+        const Output got = DeviceStep(p, dtype).run();
+        for (float y : got.y) EXPECT_TRUE(std::isfinite(y));
+        for (float h : got.states) EXPECT_TRUE(std::isfinite(h));
+        // A subnormal dt times such an A is neither 0 nor large, but has no digits.
+        if (dt == -100 && A < -1e30F) continue;
+        // The definition has NaN for 0 times infinity; here dt = 0 keeps the state.
+        if (std::isinf(A)) std::fill(p.A.begin(), p.A.end(), -1e30F);
+        const auto truth = reference<double>(p);
+        const auto plain = reference<float>(p);
+        EXPECT_TRUE(test::as_good_as_plain(got.y, truth.y, test::rounded(plain.y, dtype)));
+        EXPECT_TRUE(test::as_good_as_plain(got.states, truth.states, plain.states,
+                                           dtype == DType::f32 ? 1e-6 : 1e-5));
+      }
     }
   }
 }
 
 TEST_F(SelectiveScanStepCuda, NaNShowsInItsChannelAlone) {
   for (DType dtype : kDTypes) {
+    for (auto member : {&ScanProblem::x, &ScanProblem::dt}) {
+      ScanProblem p = random_step({.batch = 1, .d_inner = 20}, dtype);
+      (p.*member)[7] = std::nanf("");
+      const Output got = DeviceStep(p, dtype).run();
+      for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(got.y[i]), i == 7) << i;
+      for (std::size_t i = 0; i < got.states.size(); ++i) {
+        EXPECT_EQ(std::isnan(got.states[i]), i / 16 == 7) << i;
+      }
+    }
+    // A that is NaN does not pass for a large one.
     ScanProblem p = random_step({.batch = 1, .d_inner = 20}, dtype);
-    p.dt[7] = std::nanf("");
+    p.A[7 * 16 + 3] = std::nanf("");
     const Output got = DeviceStep(p, dtype).run();
-    for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(got.y[i]), i == 7) << i;
+    for (std::size_t i = 0; i < got.states.size(); ++i) {
+      EXPECT_EQ(!std::isfinite(got.states[i]), i == 7 * 16 + 3) << i;
+    }
   }
 }
 

@@ -161,7 +161,7 @@ TEST_F(SampleTokensCuda, RowsAtAnyAddress) {
   }
 }
 
-TEST_F(SampleTokensCuda, RowsFarApart) {
+TEST_F(SampleTokensCuda, OffsetsBeyond32Bits) {
   constexpr std::int64_t kFar = (std::int64_t{1} << 31) + 64;
   constexpr std::int64_t kVocab = 3000;
   std::shared_ptr<std::byte> memory;

@@ -51,7 +51,7 @@ struct LinearStepConv {
   /// (batch, width - 1, channels) f32, rows contiguous, updated: the inputs before this one.
   TensorView state{};
   /// (batch, channels), dtype of x, rows contiguous: silu of the convolution.
-  TensorView y;
+  TensorView y{};
 };
 
 /// Arguments of linear_step, all in memory of one CUDA device. Rows are contiguous and have free

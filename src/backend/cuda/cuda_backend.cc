@@ -374,14 +374,12 @@ Tensor CudaBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor
   return y;
 }
 
-Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype) {
+Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype,
+                             StepFuser* steps) {
   const cuda::DeviceGuard guard(index_);
   const auto& held = static_cast<const CudaLinearWeight&>(weight);
   Tensor y = matrix(x.view.dim(0), held.out_features(), y_dtype);
-  StepFuser* steps = fuser(x.view.dim(0));
-  if (y_dtype == dtype_ && steps != nullptr && steps->linear(x, held.weight(), held.bias(), y)) {
-    return y;
-  }
+  if (steps != nullptr && steps->linear(x, held.weight(), held.bias(), y)) return y;
   const LinearArgs args{.x = x.view, .bias = held.bias().view, .y = y.view};
   with_workspace(cuda::linear_workspace_bytes(args, held.weight().view),
                  [&](std::span<std::byte> workspace) {
@@ -391,11 +389,12 @@ Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType 
 }
 
 Tensor CudaBackend::linear(const Tensor& x, const LinearWeight& weight) {
-  return multiply(x, weight, dtype_);
+  return multiply(x, weight, dtype_, fuser(x.view.dim(0)));
 }
 
 Tensor CudaBackend::logits(const Tensor& hidden, const LinearWeight& head) {
-  return multiply(hidden, head, DType::f32);
+  // Nothing is held back: others read what goes in and what comes out.
+  return multiply(hidden, head, DType::f32, nullptr);
 }
 
 Tensor CudaBackend::causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,

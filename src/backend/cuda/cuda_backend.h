@@ -84,7 +84,8 @@ class CudaBackend final : public Backend {
   Tensor zeros(DType dtype, std::span<const std::int64_t> dims);
   Tensor matrix(std::int64_t rows, std::int64_t columns, DType dtype);
   Tensor activations(std::int64_t rows, std::int64_t columns);
-  Tensor multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype);
+  /// `steps` may hold it back, if there is one.
+  Tensor multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype, StepFuser* steps);
   /// Calls run(workspace) with so many bytes.
   void with_workspace(std::size_t bytes, const std::function<void(std::span<std::byte>)>& run);
   /// cu_seqlens for an operation, which takes one sequence to be the rule.

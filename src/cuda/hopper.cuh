@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "cuda/math.cuh"
+#include "cuda/overlap.cuh"
 #include "cuda/tensor_core.cuh"
 
 namespace adder::cuda {
@@ -128,17 +129,6 @@ __device__ inline void fence_async_shared() {
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-// ---- launches that overlap ----------------------------------------------------------------------
-
-/// Waits for the kernels before this one on the stream, if it was launched to overlap with them.
-__device__ inline void wait_for_previous_kernel() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-/// Lets the next kernel, if launched to overlap, begin.
-__device__ inline void let_next_kernel_begin() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // ---- between blocks -----------------------------------------------------------------------------

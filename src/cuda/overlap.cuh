@@ -36,14 +36,14 @@ __device__ __forceinline__ void prefetch_l2(const void* address) {
 /// Puts a kernel on the stream; with `overlap` it begins as the one before it lets it. Dynamic
 /// shared memory beyond the default has been allowed.
 template <typename... Params, typename... Args>
-void launch_overlapping(std::string_view doing, void (*kernel)(Params...), int blocks, int threads,
+void launch_overlapping(std::string_view doing, void (*kernel)(Params...), dim3 grid, int threads,
                         std::size_t shared_bytes, bool overlap, Stream stream,
                         const Args&... args) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;

@@ -37,17 +37,6 @@ constexpr int rows_of(int batch) { return batch <= 2 ? 1 : 4; }
 constexpr int ahead_of(int batch) { return batch <= 2 ? 8 : 2; }
 
 template <typename T>
-__device__ __forceinline__ float as_float(const T* from) {
-  if constexpr (std::is_same_v<T, float>) {
-    return *from;
-  } else {
-    float one[1];
-    to_floats(load<1>(from), one);
-    return one[0];
-  }
-}
-
-template <typename T>
 __device__ __forceinline__ void store_one(T* to, float v) {
   const float one[1] = {v};
   store(to, from_floats<T, 1>(one));
@@ -413,8 +402,8 @@ void launch_batch(const Params<X, W, Y>& params, const Plan& plan, bool overlap,
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(plan.shared_bytes)),
         "to allow linear_step its shared memory");
-  launch_overlapping("to launch linear_step", kernel, plan.blocks, warps_of(kBatch) * kWarpSize,
-                     plan.shared_bytes, overlap, stream, params);
+  launch_overlapping("to launch linear_step", kernel, dim3(static_cast<unsigned>(plan.blocks)),
+                     warps_of(kBatch) * kWarpSize, plan.shared_bytes, overlap, stream, params);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "core/ceil_div.h"
 #include "cuda/check.h"
+#include "cuda/overlap.cuh"
 #include "cuda/tensor_map.h"
 #include "ops/ssd_forward/hopper_kernel.cuh"
 #include "ops/ssd_forward/hopper_launch.h"
@@ -86,34 +87,6 @@ Params params_of(const Call& call) {
   return p;
 }
 
-/// A kernel's launch attributes: overlap with the kernel before it.
-class Launcher {
- public:
-  Launcher(dim3 grid, int threads, std::size_t shared_bytes, Stream stream) {
-    config_.gridDim = grid;
-    config_.blockDim = dim3(static_cast<unsigned>(threads));
-    config_.dynamicSmemBytes = shared_bytes;
-    config_.stream = stream;
-    config_.attrs = attributes_.data();
-  }
-
-  Launcher& overlap() {
-    auto& attribute = attributes_[config_.numAttrs++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    return *this;
-  }
-
-  template <typename Kernel>
-  void operator()(Kernel kernel, const Params& params, std::string_view name) const {
-    check(cudaLaunchKernelEx(&config_, kernel, params), name);
-  }
-
- private:
-  cudaLaunchConfig_t config_{};
-  std::array<cudaLaunchAttribute, 1> attributes_{};
-};
-
 /// The kernel, once it may have so much shared memory on the device.
 template <auto kKernel>
 auto allowed(int device, std::size_t shared_bytes) {
@@ -139,15 +112,14 @@ void launch_outputs(const Params& p, const Call& call, bool overlap, Stream stre
     check(cudaMemsetAsync(call.cuts, 0, static_cast<std::size_t>(units + 1) * sizeof(unsigned),
                           stream),
           "to clear the cuts of ssd_forward");
-    Launcher({static_cast<unsigned>(call.parts)}, kThreads, kBytes, stream)(
-        allowed<ssd_forward_end_to_end_kernel<T, kSlices, kExtras>>(device, kBytes), p, kName);
-    return;
+    const auto kernel = allowed<ssd_forward_end_to_end_kernel<T, kSlices, kExtras>>(device, kBytes);
+    return launch_overlapping(kName, kernel, dim3(static_cast<unsigned>(call.parts)), kThreads,
+                              kBytes, /*overlap=*/false, stream, p);
   }
-  Launcher outputs({static_cast<unsigned>(call.groups() * call.blocks_per_group),
-                    static_cast<unsigned>(p.nsegments), static_cast<unsigned>(p.batch)},
-                   kThreads, kBytes, stream);
-  if (overlap) outputs.overlap();
-  outputs(allowed<ssd_forward_kernel<T, kSlices, true, kExtras>>(device, kBytes), p, kName);
+  const dim3 grid(static_cast<unsigned>(call.groups() * call.blocks_per_group),
+                  static_cast<unsigned>(p.nsegments), static_cast<unsigned>(p.batch));
+  launch_overlapping(kName, allowed<ssd_forward_kernel<T, kSlices, true, kExtras>>(device, kBytes),
+                     grid, kThreads, kBytes, overlap, stream, p);
 }
 
 template <typename T, int kSlices>
@@ -159,11 +131,13 @@ void launch_kernels(const Params& p, const Call& call, Stream stream) {
     const auto blocks = static_cast<unsigned>(call.groups() * call.blocks_per_group);
     const unsigned units = batch * static_cast<unsigned>(call.groups() * call.units_per_group());
     constexpr std::size_t kBytes = sizeof(Shared<kSlices, false>);
-    Launcher({blocks, segments - 1, batch}, Layout<kSlices, false>::kThreads, kBytes, stream)(
-        allowed<ssd_forward_kernel<T, kSlices, false, false>>(call.x.device.index, kBytes), p,
-        "to launch ssd_forward's end states");
-    Launcher({8 * kSlices, units}, kCombineThreads, 0, stream)
-        .overlap()(combine_segments_kernel, p, "to launch ssd_forward's combination of segments");
+    launch_overlapping(
+        "to launch ssd_forward's end states",
+        allowed<ssd_forward_kernel<T, kSlices, false, false>>(call.x.device.index, kBytes),
+        dim3(blocks, segments - 1, batch), Layout<kSlices, false>::kThreads, kBytes,
+        /*overlap=*/false, stream, p);
+    launch_overlapping("to launch ssd_forward's combination of segments", combine_segments_kernel,
+                       dim3(8 * kSlices, units), kCombineThreads, 0, /*overlap=*/true, stream, p);
   }
   const bool overlap = handed_over || call.add_to_y;
   if (p.D_per_channel || p.z != nullptr) {

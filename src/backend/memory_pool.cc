@@ -27,6 +27,10 @@ MemoryPool::Block MemoryPool::Shared::take(std::size_t size) {
       return block;
     }
   }
+  return make(size);
+}
+
+MemoryPool::Block MemoryPool::Shared::make(std::size_t size) {
   try {
     return allocate(size);
   } catch (const std::exception&) {
@@ -46,8 +50,6 @@ bool MemoryPool::Shared::give_back_unused() {
   }
   return !unused.empty();
 }
-
-bool MemoryPool::give_back_unused() { return shared_->give_back_unused(); }
 
 std::shared_ptr<void> MemoryPool::allocate(std::size_t bytes) {
   const std::size_t size = size_class(bytes);

@@ -26,16 +26,17 @@ class MemoryPool {
   /// sizes that nobody uses are given back to the system first.
   std::shared_ptr<void> allocate(std::size_t bytes);
 
-  /// Gives the blocks that nobody uses back to the system; false if there are none, or all are
-  /// kept.
-  bool give_back_unused();
+  using Block = std::shared_ptr<std::byte>;
+  /// A block that does not come back to the pool; likewise where there is no more memory.
+  Block make(std::size_t bytes) { return shared_->make(bytes); }
 
  private:
-  using Block = std::shared_ptr<std::byte>;
   struct Shared {
     Shared(Allocate a, bool keeps) : allocate(std::move(a)), keeps_all(keeps) {}
 
     Block take(std::size_t size);
+    Block make(std::size_t size);
+    /// False if there are no unused blocks, or all are kept.
     bool give_back_unused();
 
     const Allocate allocate;

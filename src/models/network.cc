@@ -109,6 +109,13 @@ NetworkState Network::new_state(Backend& backend, std::int64_t nsequences) const
   return state;
 }
 
+void copy_state(Backend& backend, NetworkState& to, const NetworkState& from) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    backend.copy(to[i].conv, from[i].conv);
+    backend.copy(to[i].ssm, from[i].ssm);
+  }
+}
+
 // ---- layers
 // --------------------------------------------------------------------------------------
 

@@ -120,6 +120,9 @@ class Network {
   std::int64_t flops_per_token_ = 0;
 };
 
+/// to = from, of one network and number of sequences, in the memory of `to`.
+void copy_state(Backend& backend, NetworkState& to, const NetworkState& from);
+
 /// The extents of one layer's state tensors for one sequence, without the leading dimension.
 struct LayerStateShape {
   std::vector<std::int64_t> conv;

@@ -55,11 +55,7 @@ void Generation::Impl::start_on_device() {
   std::unique_ptr<Decoder> decoder = model.decoders.take(*model.network, *model.backend);
   if (decoder == nullptr) return;
   const Tensor logits = session->device_logits();
-  NetworkState& to = decoder->state();
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    model.backend->copy(to[i].conv, session->state[i].conv);
-    model.backend->copy(to[i].ssm, session->state[i].ssm);
-  }
+  copy_state(*model.backend, decoder->state(), session->state);
   const DecodeRequest request{
       .sampling = options.sampling,
       .seed = rng.seed(),

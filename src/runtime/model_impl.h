@@ -37,14 +37,13 @@ struct Session::Impl {
   void remember(std::span<const int> tokens);
   /// Ends a generation's hold on the session, if one has it: before the session is used otherwise.
   void settle();
-  /// The same before what it holds is replaced.
-  void drop();
   /// Feeds what a generation handed out and is in no state yet.
   void feed_ahead();
   /// Takes over a state that `fed` was fed to after this one, and the last of its outputs.
   void adopt(const NetworkState& from, const Tensor& hidden, std::span<const int> fed);
   /// Logits of the next token, (1, padded vocabulary), on the device.
   Tensor device_logits();
+  /// To the empty sequence; what a generation has in hand is dropped.
   void reset();
 
   std::shared_ptr<const Model::Impl> model;

@@ -17,11 +17,12 @@ Session::Impl::Impl(std::shared_ptr<const Model::Impl> shared_model)
 
 void Session::Impl::reset() {
   ahead.clear();
+  pending.reset();
+  if (driver != nullptr) driver->let_go();  // with nothing left to feed
   state = model->network->new_state(*model->backend, 1);
   last_hidden = {};
   ntokens = 0;
   recent.clear();
-  pending.reset();
   logits_valid = false;
 }
 
@@ -85,20 +86,10 @@ void Session::Impl::feed_ahead() {
   ahead.clear();
 }
 
-void Session::Impl::drop() {
-  ahead.clear();
-  pending.reset();
-  if (driver != nullptr) driver->let_go();
-}
-
 void Session::Impl::adopt(const NetworkState& from, const Tensor& hidden,
                           std::span<const int> fed) {
-  Backend& backend = *model->backend;
-  for (std::size_t i = 0; i < state.size(); ++i) {
-    backend.copy(state[i].conv, from[i].conv);
-    backend.copy(state[i].ssm, from[i].ssm);
-  }
-  last_hidden = backend.clone(hidden);
+  copy_state(*model->backend, state, from);
+  last_hidden = model->backend->clone(hidden);
   ntokens += std::ssize(fed);
   remember(fed);
   logits_valid = false;
@@ -114,7 +105,7 @@ std::span<const float> Session::Impl::logits() {
   check(ntokens > 0, "logits: the session holds no token yet, expected at least one");
   const auto vocab_size = static_cast<std::size_t>(model->network->config().vocab_size);
   if (!logits_valid) {
-    const Tensor device = model->network->logits(*model->backend, last_hidden);
+    const Tensor device = device_logits();
     logits_values.resize(static_cast<std::size_t>(device.view.dim(1)));
     model->backend->download(device, logits_values);
     logits_valid = true;
@@ -191,10 +182,7 @@ std::int64_t Session::position() const {
   return impl_->ntokens + (impl_->pending ? 1 : 0) + std::ssize(impl_->ahead);
 }
 
-void Session::reset() {
-  impl_->drop();
-  impl_->reset();
-}
+void Session::reset() { impl_->reset(); }
 
 Session Session::fork() const {
   Session other(std::make_unique<Impl>(impl_->model));

@@ -95,7 +95,6 @@ std::int64_t Session::restore(const Snapshot& snapshot) {
         "restore: the snapshot is of a model with fingerprint {:016x}, expected {:016x} ({})",
         from.fingerprint, impl_->model->fingerprint, impl_->model->name);
   Backend& backend = *impl_->model->backend;
-  impl_->drop();
   impl_->reset();
   std::span<const float> rest(from.state);
   for (LayerState& layer : impl_->state) {

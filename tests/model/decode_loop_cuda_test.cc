@@ -1,8 +1,8 @@
 #include "tests/model/decode_loop.h"
 
 #include "backend/cuda/cuda_backend.h"
-#include "cuda/device.h"
 #include "tests/model/forwarding_backend.h"
+#include "tests/support/device.h"
 
 namespace adder {
 namespace {
@@ -32,8 +32,6 @@ std::unique_ptr<Backend> make_backend_with_loops() {
 std::unique_ptr<Backend> make_backend_without_loops() {
   return std::make_unique<Steps>(std::make_unique<CudaBackend>(0, DType::f32));
 }
-std::string why_no_backend_with_loops() {
-  return cuda::device_count() > 0 ? "" : "no CUDA device: " + cuda::why_no_device();
-}
+std::string why_no_backend_with_loops() { return test::why_no_device(); }
 
 }  // namespace adder

@@ -1,12 +1,10 @@
-#include "cuda/device.h"
 #include "tests/model/golden.h"
+#include "tests/support/device.h"
 
 namespace adder {
 
 std::string golden_device() { return "cuda"; }
 
-std::string why_no_golden_device() {
-  return cuda::device_count() > 0 ? "" : "no CUDA device: " + cuda::why_no_device();
-}
+std::string why_no_golden_device() { return test::why_no_device(); }
 
 }  // namespace adder

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "adder/tensor_view.h"
@@ -18,12 +19,18 @@
 
 namespace adder::test {
 
+/// Why tests that launch kernels cannot run here; empty if they can.
+inline std::string why_no_device() {
+  return cuda::device_count() > 0 ? "" : "no CUDA device: " + cuda::why_no_device();
+}
+
 /// Fixture of tests that launch kernels: `using RmsNormCuda = test::OnDevice;`, then
 /// TEST_F(RmsNormCuda, ...). Without a device each test is skipped with one line that says why.
 class OnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device: " << cuda::why_no_device();
+    const std::string why = why_no_device();
+    if (!why.empty()) GTEST_SKIP() << why;
   }
 };
 

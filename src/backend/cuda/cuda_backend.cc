@@ -253,15 +253,7 @@ std::unique_ptr<DecodeLoop> CudaBackend::make_decode_loop(
   auto loop_stream = std::make_unique<cuda::OwnedStream>();
   // A recorded step goes on using what it was recorded with, so nothing of it is ever given back.
   auto arena = std::make_shared<MemoryPool>(
-      [this](std::size_t bytes) {
-        try {
-          return cuda::allocate(bytes);
-        } catch (const Error&) {
-          if (!memory_.give_back_unused()) throw;
-        }
-        return cuda::allocate(bytes);
-      },
-      /*keeps_all=*/true);
+      [this](std::size_t bytes) { return memory_.make(bytes); }, /*keeps_all=*/true);
   StepFuser step_fuser(*loop_stream);
   const Recording recording{*loop_stream, arena.get(), &step_fuser};
   recording_ = &recording;

@@ -5,7 +5,6 @@
 // compiled for CUDA devices; no multiply-add may be fused anywhere (see portable_exp.h).
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "ops/sampling/portable_exp.h"
@@ -16,7 +15,8 @@ namespace adder {
 /// weights below 2^63, but at most 2^52, so that a weight is an exact double. 2^47 for 50,280
 /// tokens: what is less likely than the likeliest by more than 2^48 has no weight.
 constexpr double weight_scale(std::uint64_t vocab_size) {
-  const int bits = 63 - static_cast<int>(std::bit_width(vocab_size));
+  int bits = 63;
+  for (; vocab_size > 0; vocab_size >>= 1) --bits;  // std::bit_width is wrong in device code
   return static_cast<double>(std::uint64_t{1} << (bits < 52 ? bits : 52));
 }
 

@@ -165,6 +165,9 @@ std::shared_ptr<cublasLtMatmulPreferenceOpaque_t> preference_of(const Key& key) 
                  "to state a preference");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{key.workspace});
+  // Parts of a sum are added as they are, not once they are rounded to the type of y.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.weight_alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.x_alignment);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.y_alignment);

@@ -1,7 +1,7 @@
 # adder_add_op(NAME SOURCES ... [KERNELS ...] [HEADERS ...] [TEST ...] [BENCH ...]
 #              [CUDA ...] [HOPPER ...] [CUDA_TEST ...] [CUDA_BENCH ...] [DEPENDS other operations])
 #
-# One folder per operation. SOURCES are compiled once; KERNELS once per instruction-set tier, each
+# One folder per operation. SOURCES, which only what is for CUDA alone lacks, are compiled once; KERNELS once per instruction-set tier, each
 # into the namespace tier_<name> (see src/core/cpu_tier.h). CUDA, CUDA_TEST and CUDA_BENCH count
 # only where the CUDA toolkit is; HOPPER files use instructions of sm_90a and are compiled for that
 # alone. Defines
@@ -44,7 +44,11 @@ endfunction()
 function(adder_add_op name)
   set(lists SOURCES KERNELS HEADERS TEST BENCH CUDA HOPPER CUDA_TEST CUDA_BENCH DEPENDS)
   cmake_parse_arguments(ARG "" "" "${lists}" ${ARGN})
-  adder_add_part(adder_op_${name} SOURCES ${ARG_SOURCES})
+  set(parts adder_core)
+  if(ARG_SOURCES)
+    adder_add_part(adder_op_${name} SOURCES ${ARG_SOURCES})
+    list(APPEND parts adder_op_${name})
+  endif()
   install(FILES ${name}.h ${ARG_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/adder/ops/${name})
   if(ARG_KERNELS)
     adder_tiered_kernels(adder_op_${name} "${ARG_KERNELS}")
@@ -60,10 +64,11 @@ function(adder_add_op name)
     target_link_libraries(adder_op_${name}_bench PRIVATE adder_options)
     set_property(GLOBAL APPEND PROPERTY ADDER_BENCH_PARTS adder_op_${name}_bench)
   endif()
-  set(parts adder_core)
+  foreach(op IN LISTS ARG_DEPENDS)
+    list(APPEND parts adder_op_${op})
+  endforeach()
   set(cuda_parts adder_cuda)
   foreach(op IN ITEMS ${name} LISTS ARG_DEPENDS)
-    list(APPEND parts adder_op_${op})
     foreach(part IN ITEMS adder_op_${op}_cuda adder_op_${op}_hopper)
       if(TARGET ${part})
         list(APPEND cuda_parts ${part})

@@ -11,6 +11,7 @@ DeviceOpBenchmark embedding_device_benchmark();
 DeviceOpBenchmark rms_norm_device_benchmark();
 DeviceOpBenchmark linear_device_benchmark();
 DeviceOpBenchmark linear_step_device_benchmark();
+DeviceOpBenchmark step_program_device_benchmark();
 DeviceOpBenchmark causal_conv1d_device_benchmark();
 DeviceOpBenchmark chunk_cumsum_device_benchmark();
 DeviceOpBenchmark fwd_pass_state_device_benchmark();
@@ -30,6 +31,7 @@ std::vector<DeviceOpBenchmark> device_op_benchmarks() {
       rms_norm_device_benchmark(),
       linear_device_benchmark(),
       linear_step_device_benchmark(),
+      step_program_device_benchmark(),
       causal_conv1d_device_benchmark(),
       chunk_cumsum_device_benchmark(),
       fwd_pass_state_device_benchmark(),

@@ -90,6 +90,16 @@ __device__ inline void load_box(void* tile, const CUtensorMap& map, Barrier* bar
       : "memory");
 }
 
+/// Brings adjacent bytes, a multiple of 16 from an address that is one, to `to`, likewise.
+__device__ inline void load_bytes(void* to, const void* from, std::uint32_t bytes,
+                                  Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared(to)),
+      "l"(from), "r"(bytes), "r"(to_shared(barrier))
+      : "memory");
+}
+
 /// Writes a box from shared memory; elements outside of the tensor are left out.
 __device__ inline void store_box(const CUtensorMap& map, const void* tile, Box box) {
   asm volatile(

@@ -156,4 +156,17 @@ __device__ __forceinline__ void store_floats(float* to, const float (&in)[N]) {
   }
 }
 
+/// One element.
+template <typename T>
+__device__ __forceinline__ float read(const T* from) {
+  float v[1];
+  to_floats(load<1>(from), v);
+  return v[0];
+}
+template <typename T>
+__device__ __forceinline__ void write(T* to, float v) {
+  const float one[1] = {v};
+  store(to, from_floats<T, 1>(one));
+}
+
 }  // namespace adder::cuda

@@ -254,12 +254,13 @@ std::unique_ptr<DecodeLoop> CudaBackend::make_decode_loop(
   // A recorded step goes on using what it was recorded with, so nothing of it is ever given back.
   auto arena = std::make_shared<MemoryPool>(
       [this](std::size_t bytes) { return memory_.make(bytes); }, /*keeps_all=*/true);
-  StepFuser step_fuser(*loop_stream);
-  const Recording recording{*loop_stream, arena.get(), &step_fuser};
+  const auto step_fuser = std::make_shared<StepFuser>(*loop_stream);
+  const Recording recording{*loop_stream, arena.get(), step_fuser.get()};
   recording_ = &recording;
   const std::shared_ptr<void> end(nullptr, [](void*) { recording_ = nullptr; });
   return std::make_unique<CudaDecodeLoop>(index_, *stream_, std::move(loop_stream),
-                                          std::move(arena), nsequences, vocab_size, step, loops_);
+                                          std::move(arena), step_fuser, nsequences, vocab_size,
+                                          step, loops_);
 }
 
 // ---- rows and columns ---------------------------------------------------------------------------
@@ -367,11 +368,13 @@ Tensor CudaBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor
 }
 
 Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype,
-                             StepFuser* steps) {
+                             StepFuser* steps, bool keeps_x) {
   const cuda::DeviceGuard guard(index_);
   const auto& held = static_cast<const CudaLinearWeight&>(weight);
   Tensor y = matrix(x.view.dim(0), held.out_features(), y_dtype);
-  if (steps != nullptr && steps->linear(x, held.weight(), held.bias(), y)) return y;
+  if (steps != nullptr && steps->linear(x, held.weight(), held.bias(), y, keeps_x)) {
+    return y;
+  }
   const LinearArgs args{.x = x.view, .bias = held.bias().view, .y = y.view};
   with_workspace(cuda::linear_workspace_bytes(args, held.weight().view),
                  [&](std::span<std::byte> workspace) {
@@ -381,12 +384,14 @@ Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType 
 }
 
 Tensor CudaBackend::linear(const Tensor& x, const LinearWeight& weight) {
-  return multiply(x, weight, dtype_, fuser(x.view.dim(0)));
+  return multiply(x, weight, dtype_, fuser(x.view.dim(0)), false);
 }
 
 Tensor CudaBackend::logits(const Tensor& hidden, const LinearWeight& head) {
-  // Nothing is held back: others read what goes in and what comes out.
-  return multiply(hidden, head, DType::f32, nullptr);
+  StepFuser* steps = fuser(hidden.view.dim(0));
+  Tensor y = multiply(hidden, head, DType::f32, steps, true);
+  if (steps != nullptr) steps->flush();  // others read both
+  return y;
 }
 
 Tensor CudaBackend::causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -417,20 +422,21 @@ Tensor CudaBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& s
   const auto heads = [&](const auto& matrix_view) { return matrix_view.split_last(nheads); };
   const auto groups = [&](const Tensor& t) { return t.view.split_last(input.ngroups); };
   if (sequences.is_step()) {
-    cuda::ssd_step({.x = heads(input.x.view),
-                    .dt = input.dt.view,
-                    .A = input.A.view,
-                    .B = groups(input.B),
-                    .C = groups(input.C),
-                    .D = input.D.view,
-                    .z = {},
-                    .dt_bias = input.dt_bias.view,
-                    .dt_softplus = true,
-                    .dt_min = input.dt_min,
-                    .dt_max = input.dt_max,
-                    .state = state.view,
-                    .y = heads(y.view)},
-                   stream());
+    const SsdStepArgs args{.x = heads(input.x.view),
+                           .dt = input.dt.view,
+                           .A = input.A.view,
+                           .B = groups(input.B),
+                           .C = groups(input.C),
+                           .D = input.D.view,
+                           .z = {},
+                           .dt_bias = input.dt_bias.view,
+                           .dt_softplus = true,
+                           .dt_min = input.dt_min,
+                           .dt_max = input.dt_max,
+                           .state = state.view,
+                           .y = heads(y.view)};
+    StepFuser* steps = fuser(input.x.view.dim(0));
+    if (steps == nullptr || !steps->ssd_step(args)) cuda::ssd_step(args, stream());
     return y;
   }
   const Tensor offsets = boundaries(sequences);
@@ -467,18 +473,21 @@ Tensor CudaBackend::selective_scan(const SelectiveScanInput& input, Tensor& stat
   Tensor y = activations(input.x.view.dim(0), input.x.view.dim(1));
   const auto one_group = [](const Tensor& t) { return t.view.split_last(1); };
   if (sequences.is_step()) {
-    cuda::selective_scan_step({.x = input.x.view,
-                               .dt = input.dt.view,
-                               .A = input.A.view,
-                               .B = one_group(input.B),
-                               .C = one_group(input.C),
-                               .D = input.D.view,
-                               .z = input.z.view,
-                               .dt_bias = input.dt_bias.view,
-                               .state = state.view,
-                               .y = y.view,
-                               .dt_softplus = true},
-                              stream());
+    const SelectiveScanStepArgs args{.x = input.x.view,
+                                     .dt = input.dt.view,
+                                     .A = input.A.view,
+                                     .B = one_group(input.B),
+                                     .C = one_group(input.C),
+                                     .D = input.D.view,
+                                     .z = input.z.view,
+                                     .dt_bias = input.dt_bias.view,
+                                     .state = state.view,
+                                     .y = y.view,
+                                     .dt_softplus = true};
+    StepFuser* steps = fuser(input.x.view.dim(0));
+    if (steps == nullptr || !steps->selective_scan_step(args)) {
+      cuda::selective_scan_step(args, stream());
+    }
     return y;
   }
   const Tensor offsets = boundaries(sequences);

@@ -85,7 +85,8 @@ class CudaBackend final : public Backend {
   Tensor matrix(std::int64_t rows, std::int64_t columns, DType dtype);
   Tensor activations(std::int64_t rows, std::int64_t columns);
   /// `steps` may hold it back, if there is one.
-  Tensor multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype, StepFuser* steps);
+  Tensor multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype, StepFuser* steps,
+                  bool keeps_x);
   /// Calls run(workspace) with so many bytes.
   void with_workspace(std::size_t bytes, const std::function<void(std::span<std::byte>)>& run);
   /// cu_seqlens for an operation, which takes one sequence to be the rule.

@@ -40,13 +40,15 @@ void send(const Tensor& to, const std::vector<T>& values, cuda::Stream stream) {
 
 CudaDecodeLoop::CudaDecodeLoop(int device, cuda::Stream others,
                                std::unique_ptr<cuda::OwnedStream> stream,
-                               std::shared_ptr<MemoryPool> arena, std::int64_t batch,
+                               std::shared_ptr<MemoryPool> arena,
+                               std::shared_ptr<const void> recorder, std::int64_t batch,
                                std::int64_t vocab_size, const Step& step, Turns turns)
     : device_(device),
       others_(others),
       owned_stream_(std::move(stream)),
       stream_(*owned_stream_),
       arena_(std::move(arena)),
+      recorder_(std::move(recorder)),
       batch_(batch),
       vocab_size_(vocab_size),
       ids_(zeros(DType::i32, {batch}, stream_)),

@@ -30,11 +30,12 @@ class CudaDecodeLoop final : public DecodeLoop {
   /// Puts a step on the stream, (batch) ids to logits (batch, at least vocab_size).
   using Step = std::function<Tensor(const Tensor& ids)>;
 
-  /// What steps are put on and where their tensors come from belongs to the loop from now on. Work
+  /// What steps are put on, where their tensors come from and what else they need as long as they
+  /// may run belongs to the loop from now on. Work
   /// on `others`, which sets up state and logits, comes before what is started after it.
   CudaDecodeLoop(int device, cuda::Stream others, std::unique_ptr<cuda::OwnedStream> stream,
-                 std::shared_ptr<MemoryPool> arena, std::int64_t batch, std::int64_t vocab_size,
-                 const Step& step, Turns turns);
+                 std::shared_ptr<MemoryPool> arena, std::shared_ptr<const void> recorder,
+                 std::int64_t batch, std::int64_t vocab_size, const Step& step, Turns turns);
   ~CudaDecodeLoop() override;
 
   void start(const Tensor& logits, std::span<const DecodeRequest> requests,
@@ -59,6 +60,7 @@ class CudaDecodeLoop final : public DecodeLoop {
   const std::unique_ptr<cuda::OwnedStream> owned_stream_;
   const cuda::Stream stream_;
   const std::shared_ptr<MemoryPool> arena_;
+  const std::shared_ptr<const void> recorder_;
   const std::int64_t batch_, vocab_size_;
   // On the device.
   Tensor ids_, sampling_, position_, recent_, recent_count_, active_, status_, produced_;

@@ -3,6 +3,8 @@
 #include "cuda/memory.h"
 #include "ops/gated_rms_norm/gated_rms_norm.h"
 #include "ops/rms_norm/rms_norm.h"
+#include "ops/selective_scan_step/selective_scan_step.h"
+#include "ops/ssd_step/ssd_step.h"
 
 namespace adder {
 namespace {
@@ -19,24 +21,49 @@ std::optional<std::int64_t> columns_within(const TensorView& part, const TensorV
 
 }  // namespace
 
-void StepFuser::flush() {
+void StepFuser::run_program() {
+  if (program_.is_empty()) return;
+  kernels_.push_back(program_.compile());
+  kernels_.back()->launch(stream_);
+}
+
+void StepFuser::append_held() {
   if (norm_) {
     const Norm norm = std::move(*norm_);
     norm_.reset();
+    run_program();
     norm.run();
   }
   if (linear_) {
     const Linear linear = std::move(*linear_);
     linear_.reset();
+    if (program_.add(linear.args)) return;
+    run_program();
     cuda::linear_step(linear.args, stream_);
   }
 }
 
+void StepFuser::flush() {
+  append_held();
+  run_program();
+}
+
+template <typename Args>
+bool StepFuser::append(const Args& args) {
+  append_held();
+  if (program_.add(args)) return true;
+  run_program();
+  return false;
+}
+
+bool StepFuser::ssd_step(const SsdStepArgs& args) { return append(args); }
+
+bool StepFuser::selective_scan_step(const SelectiveScanStepArgs& args) { return append(args); }
+
 void StepFuser::norm(const Tensor& residual, const Tensor& x, const Tensor& new_residual,
                      const Tensor& weight, float epsilon, const Tensor& y) {
-  flush();
-  Norm held{
-      .run = {}, .output = y.view.data, .args = {}, .keep = {residual, x, new_residual, weight, y}};
+  append_held();
+  Norm held{.run = {}, .output = y, .args = {}, .keep = {residual, x, new_residual, weight}};
   held.args.x = x.view;
   held.args.norm = LinearStepNorm{.residual = residual.view,
                                   .new_residual = new_residual.view,
@@ -59,8 +86,8 @@ void StepFuser::norm(const Tensor& residual, const Tensor& x, const Tensor& new_
 
 void StepFuser::gated_norm(const Tensor& y, const Tensor& z, const Tensor& weight,
                            const GatedNormOptions& options, const Tensor& out) {
-  flush();
-  Norm held{.run = {}, .output = out.view.data, .args = {}, .keep = {y, z, weight, out}};
+  append_held();
+  Norm held{.run = {}, .output = out, .args = {}, .keep = {y, z, weight}};
   held.args.x = y.view;
   held.args.gated_norm = LinearStepGatedNorm{.z = z.view,
                                              .weight = weight.view,
@@ -82,12 +109,18 @@ void StepFuser::gated_norm(const Tensor& y, const Tensor& z, const Tensor& weigh
   norm_ = std::move(held);
 }
 
-bool StepFuser::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+bool StepFuser::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
+                       bool keeps_x) {
   Linear next{.args = {}, .keep = {x, weight, bias, y}};
-  const bool takes_norm = norm_ && norm_->output == x.view.data;
+  bool takes_norm = norm_ && norm_->output.view.data == x.view.data;
+  if (takes_norm && keeps_x) {
+    const ConstTensorView& before = norm_->args.x;
+    takes_norm = norm_->args.norm && x.view.dtype == (before.defined() ? before : y.view).dtype;
+  }
   if (takes_norm) {
     next.args = norm_->args;
     next.keep.insert(next.keep.end(), norm_->keep.begin(), norm_->keep.end());
+    if (keeps_x) next.args.norm->y = norm_->output.view;
   } else {
     next.args.x = x.view;
   }
@@ -99,7 +132,7 @@ bool StepFuser::linear(const Tensor& x, const Tensor& weight, const Tensor& bias
     return false;
   }
   if (takes_norm) norm_.reset();
-  flush();
+  append_held();
   linear_ = std::move(next);
   return true;
 }
@@ -112,7 +145,7 @@ bool StepFuser::convolution(const Tensor& x, const Tensor& weight, const Tensor&
   linear_->args.conv = LinearStepConv{
       .begin = *begin, .weight = weight.view, .bias = bias.view, .state = state.view, .y = y.view};
   linear_->keep.insert(linear_->keep.end(), {x, weight, bias, state, y});
-  flush();
+  append_held();
   return true;
 }
 

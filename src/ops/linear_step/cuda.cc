@@ -37,6 +37,10 @@ step::Params<X, W, Y> params_of(const LinearStepArgs& args) {
       p.new_residual = norm->new_residual.as<float>();
       p.new_residual_stride = norm->new_residual.stride(0);
     }
+    if (norm->y.defined()) {
+      p.norm_y = norm->y.as<X>();
+      p.norm_y_stride = norm->y.stride(0);
+    }
     if (norm->weight.defined()) p.norm_weight = norm->weight.as<float>();
     p.epsilon = norm->epsilon;
   }
@@ -88,7 +92,7 @@ bool can_linear_step(const LinearStepArgs& args) {
   bool all_aligned = aligned(args.weight) && aligned(args.x);
   if (const auto& norm = args.norm) {
     all_aligned = all_aligned && aligned(norm->residual) && aligned(norm->new_residual) &&
-                  aligned(norm->weight);
+                  aligned(norm->weight) && aligned(norm->y);
   }
   if (const auto& norm = args.gated_norm) {
     all_aligned =

@@ -86,7 +86,7 @@ __device__ __forceinline__ void load_four(const T* from, float (&out)[4]) {
   }
 }
 
-template <int kBatch, typename P>
+template <int kBatch, typename X, typename P>
 __device__ void norm_of_residual(const P& p, float* v, float* sums) {
   const RowOfBatch<kBatch> row(p.batch);
   const std::int64_t s = row.sequence;
@@ -112,6 +112,8 @@ __device__ void norm_of_residual(const P& p, float* v, float* sums) {
     load_floats(mine + i, true, r);
     apply_scale(r, scale, p.norm_weight == nullptr ? nullptr : p.norm_weight + i);
     store_floats(mine + i, r);
+    if (p.norm_y != nullptr && blockIdx.x == 0)
+      store(p.norm_y + s * p.norm_y_stride + i, from_floats<X>(r));
   });
 }
 
@@ -151,7 +153,7 @@ __device__ void gated_norm_of_x(const P& p, float* v, float* sums) {
 template <int kBatch, typename X, typename P>
 __device__ void make_v(const P& p, float* v, float* sums) {
   if (p.residual != nullptr) {
-    norm_of_residual<kBatch>(p, v, sums);
+    norm_of_residual<kBatch, X>(p, v, sums);
   } else if (p.z != nullptr) {
     gated_norm_of_x<kBatch, X>(p, v, sums);
   } else {

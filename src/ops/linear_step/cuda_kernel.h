@@ -27,6 +27,8 @@ struct Params {
   std::int64_t residual_stride;
   float* new_residual;  ///< or null
   std::int64_t new_residual_stride;
+  X* norm_y;  ///< or null
+  std::int64_t norm_y_stride;
   // A gated norm: z is not null.
   const X* z;
   std::int64_t z_stride;

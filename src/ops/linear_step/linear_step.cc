@@ -32,6 +32,10 @@ void validate_norm(const LinearStepNorm& norm, const LinearStepArgs& args, std::
           "linear_step: norm.new_residual is norm.residual, expected another tensor");
   }
   check_vector("norm.weight", norm.weight, in, where);
+  if (norm.y.defined()) {
+    const DType dtype = args.x.defined() ? args.x.dtype : args.y.dtype;
+    check_matrix("norm.y", norm.y, batch, in, dtype, where);
+  }
 }
 
 void validate_gated_norm(const LinearStepGatedNorm& norm, const LinearStepArgs& args) {

@@ -25,6 +25,8 @@ struct LinearStepNorm {
   /// (in_features) f32, optional: all ones.
   ConstTensorView weight{};
   float epsilon = 1e-5F;
+  /// (batch, in_features) of the dtype of x, or of y without x, optional: v, if others read it.
+  TensorView y{};
 };
 
 /// Likewise: the norm of each of `ngroups` groups of x · silu(z), or the gate after the norm of x,

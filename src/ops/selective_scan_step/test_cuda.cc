@@ -7,9 +7,7 @@
 
 #include "adder/error.h"
 #include "cuda/timing.h"
-#include "ops/selective_scan/test_device.h"
-#include "ops/selective_scan_step/ref.h"
-#include "ops/selective_scan_step/selective_scan_step.h"
+#include "ops/selective_scan_step/test_device.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
 #include "tests/support/error_of.h"
@@ -23,92 +21,17 @@ using SelectiveScanStepCuda = test::OnDevice;
 using test::DeviceBuffer;
 using test::Pooled;
 using test::ScanProblem;
+using test::scan_step::DeviceStep;
+using test::scan_step::Output;
+using test::scan_step::random_step;
+using test::scan_step::reference;
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-struct Output {
-  std::vector<float> y, states;
-};
-
-// A scan of one token per batch row, of what inputs of `dtype` can hold.
-ScanProblem random_step(ScanProblem p, DType dtype, bool options = true) {
-  p.seqlen = 1;
-  p.fill(options);
-  for (std::vector<float>* v : {&p.x, &p.dt, &p.B, &p.C, &p.z}) *v = test::rounded(*v, dtype);
-  return p;
+Output run(const DeviceStep& step) {
+  cuda::selective_scan_step(step.args, nullptr);
+  return step.result();
 }
-
-template <typename Real>
-ScanProblem::Result<Real> reference(const ScanProblem& p) {
-  const auto part = [&](const std::vector<float>& v, std::int64_t b) {
-    const auto size = static_cast<std::int64_t>(v.size()) / p.batch;
-    return std::vector<Real>(v.begin() + b * size, v.begin() + (b + 1) * size);
-  };
-  const auto all = [](const std::vector<float>& v) {
-    return std::vector<Real>(v.begin(), v.end());
-  };
-  ScanProblem::Result<Real> out;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    std::vector<Real> state = part(p.states, b);
-    std::vector<Real> y(static_cast<std::size_t>(p.d_inner));
-    ref::selective_scan_step<Real>(part(p.x, b), part(p.dt, b), all(p.A), part(p.B, b),
-                                   part(p.C, b), all(p.D), part(p.z, b), all(p.dt_bias),
-                                   p.dt_softplus, static_cast<std::size_t>(p.dstate), state, y);
-    out.y.insert(out.y.end(), y.begin(), y.end());
-    out.states.insert(out.states.end(), state.begin(), state.end());
-  }
-  return out;
-}
-
-// A problem on the device, y and the state between canaries.
-class DeviceStep {
- public:
-  DeviceStep(const ScanProblem& p, DType dtype, std::int64_t misalignment = 0,
-             std::int64_t A_misalignment = 0)
-      : x_(dtype, p.x, misalignment),
-        dt_(dtype, p.dt, misalignment),
-        B_(dtype, p.B, misalignment),
-        C_(dtype, p.C, misalignment),
-        z_(dtype, p.z, misalignment),
-        A_(DType::f32, p.A, A_misalignment),
-        D_(DType::f32, p.D),
-        dt_bias_(DType::f32, p.dt_bias),
-        y_(dtype, static_cast<std::int64_t>(p.x.size()), misalignment),
-        state_(DType::f32, p.states, misalignment),
-        initial_(p.states) {
-    args.x = x_.view({p.batch, p.d_inner});
-    args.dt = dt_.view({p.batch, p.d_inner});
-    args.A = A_.view({p.d_inner, p.dstate});
-    args.B = B_.view({p.batch, p.ngroups, p.dstate});
-    args.C = C_.view({p.batch, p.ngroups, p.dstate});
-    if (!p.D.empty()) args.D = D_.view({p.d_inner});
-    if (!p.z.empty()) args.z = z_.view({p.batch, p.d_inner});
-    if (!p.dt_bias.empty()) args.dt_bias = dt_bias_.view({p.d_inner});
-    args.state = state_.view({p.batch, p.d_inner, p.dstate});
-    args.y = y_.view({p.batch, p.d_inner});
-    args.dt_softplus = p.dt_softplus;
-  }
-
-  void reset() {
-    y_.poison();
-    state_.fill(initial_);
-  }
-  Output run() {
-    cuda::selective_scan_step(args, nullptr);
-    return result();
-  }
-  Output result(cuda::Stream stream = nullptr) const {
-    EXPECT_TRUE(y_.intact(stream));
-    EXPECT_TRUE(state_.intact(stream));
-    return {y_.values(stream), state_.values(stream)};
-  }
-
-  SelectiveScanStepArgs args;
-
- private:
-  DeviceBuffer x_, dt_, B_, C_, z_, A_, D_, dt_bias_, y_, state_;
-  std::vector<float> initial_;
-};
 
 TEST_F(SelectiveScanStepCuda, AsGoodAsPlainLoopsInEveryDtypeAndSize) {
   for (DType dtype : kDTypes) {
@@ -130,7 +53,7 @@ TEST_F(SelectiveScanStepCuda, AsGoodAsPlainLoopsInEveryDtypeAndSize) {
             const std::string label =
                 fmt::format("{} batch {} ngroups {} of {} dstate {} misalignment {}",
                             name_of(dtype), batch, ngroups, group_size, dstate, misalignment);
-            const Output got = DeviceStep(p, dtype, misalignment).run();
+            const Output got = run(DeviceStep(p, dtype, misalignment));
             const auto truth = reference<double>(p);
             const auto plain = reference<float>(p);
             y.add(got.y, truth.y, test::rounded(plain.y, dtype), label);
@@ -147,14 +70,14 @@ TEST_F(SelectiveScanStepCuda, AsGoodAsPlainLoopsInEveryDtypeAndSize) {
 
 TEST_F(SelectiveScanStepCuda, NoSequencesAreNoWork) {
   const ScanProblem p = random_step({.batch = 0, .d_inner = 8}, DType::f32);
-  EXPECT_TRUE(DeviceStep(p, DType::f32).run().y.empty());
+  EXPECT_TRUE(run(DeviceStep(p, DType::f32)).y.empty());
 }
 
 TEST_F(SelectiveScanStepCuda, ARowEqualsTheRowAlone) {  // known bug 13
   const ScanProblem p = random_step({.batch = 5, .d_inner = 130}, DType::bf16);
-  const Output all = DeviceStep(p, DType::bf16).run();
+  const Output all = run(DeviceStep(p, DType::bf16));
   for (std::int64_t b = 0; b < 5; ++b) {
-    const Output one = DeviceStep(p.part(b, b + 1, p.state_of(b)), DType::bf16).run();
+    const Output one = run(DeviceStep(p.part(b, b + 1, p.state_of(b)), DType::bf16));
     const auto at = static_cast<std::size_t>(b);
     EXPECT_TRUE(test::same_bits(one.y, std::span(all.y).subspan(at * 130, 130)));
     EXPECT_TRUE(
@@ -171,7 +94,7 @@ TEST_F(SelectiveScanStepCuda, StepsEqualTheRecurrence) {
     std::vector<float> y;
     std::vector<float> state = whole.states;
     for (std::int64_t t = 0; t < kTokens; ++t) {
-      const Output out = DeviceStep(whole.part(t, t + 1, state), DType::f32).run();
+      const Output out = run(DeviceStep(whole.part(t, t + 1, state), DType::f32));
       y.insert(y.end(), out.y.begin(), out.y.end());
       state = out.states;
     }
@@ -195,7 +118,7 @@ TEST_F(SelectiveScanStepCuda, StepsGiveTheBitsOfAScan) {
         test::random_scan(whole, dtype);
         std::vector<float> state = whole.states;
         for (std::int64_t t = 0; t < whole.seqlen; ++t) {
-          state = DeviceStep(whole.part(t, t + 1, state), dtype).run().states;
+          state = run(DeviceStep(whole.part(t, t + 1, state), dtype)).states;
           if (t != 0 && t != 15 && t != 24) continue;
           const ScanProblem scanned = whole.part(0, t + 1, whole.states);
           EXPECT_TRUE(test::same_bits(state, test::DeviceScan(scanned, dtype).run().states))
@@ -210,8 +133,8 @@ TEST_F(SelectiveScanStepCuda, AMisalignedAGivesTheSameState) {
   for (DType dtype : kDTypes) {
     for (std::int64_t dstate : {12, 16}) {
       const ScanProblem p = random_step({.batch = 2, .d_inner = 33, .dstate = dstate}, dtype);
-      const Output aligned = DeviceStep(p, dtype).run();
-      const Output got = DeviceStep(p, dtype, 0, 1).run();
+      const Output aligned = run(DeviceStep(p, dtype));
+      const Output got = run(DeviceStep(p, dtype, 0, 1));
       EXPECT_TRUE(test::same_bits(got.states, aligned.states));
       // y is summed in another order.
       const auto truth = reference<double>(p);
@@ -229,7 +152,7 @@ TEST_F(SelectiveScanStepCuda, DtOfZeroKeepsTheState) {
       // softplus(-200) is 0 in float32.
       std::fill(p.dt.begin(), p.dt.end(), dt_softplus ? -200.0F : 0.0F);
       p.A[5] = -INFINITY;
-      EXPECT_TRUE(test::same_bits(DeviceStep(p, dtype).run().states, p.states));
+      EXPECT_TRUE(test::same_bits(run(DeviceStep(p, dtype)).states, p.states));
     }
   }
 }
@@ -245,7 +168,7 @@ TEST_F(SelectiveScanStepCuda, ExtremeValuesGiveNoNaN) {  // known bug 8
         std::fill(p.dt.begin(), p.dt.end(), dt);
         p.dt = test::rounded(p.dt, dtype);
         std::fill(p.A.begin(), p.A.end(), A);
-        const Output got = DeviceStep(p, dtype).run();
+        const Output got = run(DeviceStep(p, dtype));
         for (float y : got.y) EXPECT_TRUE(std::isfinite(y));
         for (float h : got.states) EXPECT_TRUE(std::isfinite(h));
         // A subnormal dt times such an A is neither 0 nor large, but has no digits.
@@ -267,7 +190,7 @@ TEST_F(SelectiveScanStepCuda, NaNShowsInItsChannelAlone) {
     for (auto member : {&ScanProblem::x, &ScanProblem::dt}) {
       ScanProblem p = random_step({.batch = 1, .d_inner = 20}, dtype);
       (p.*member)[7] = std::nanf("");
-      const Output got = DeviceStep(p, dtype).run();
+      const Output got = run(DeviceStep(p, dtype));
       for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(got.y[i]), i == 7) << i;
       for (std::size_t i = 0; i < got.states.size(); ++i) {
         EXPECT_EQ(std::isnan(got.states[i]), i / 16 == 7) << i;
@@ -276,7 +199,7 @@ TEST_F(SelectiveScanStepCuda, NaNShowsInItsChannelAlone) {
     // A that is NaN does not pass for a large one.
     ScanProblem p = random_step({.batch = 1, .d_inner = 20}, dtype);
     p.A[7 * 16 + 3] = std::nanf("");
-    const Output got = DeviceStep(p, dtype).run();
+    const Output got = run(DeviceStep(p, dtype));
     for (std::size_t i = 0; i < got.states.size(); ++i) {
       EXPECT_EQ(!std::isfinite(got.states[i]), i == 7 * 16 + 3) << i;
     }
@@ -286,9 +209,9 @@ TEST_F(SelectiveScanStepCuda, NaNShowsInItsChannelAlone) {
 TEST_F(SelectiveScanStepCuda, RepeatedAndCapturedCallsGiveTheSameBits) {
   for (DType dtype : kDTypes) {
     DeviceStep call(random_step({.batch = 3, .d_inner = 200}, dtype), dtype);
-    const Output expected = call.run();
+    const Output expected = run(call);
     call.reset();
-    const Output again = call.run();
+    const Output again = run(call);
     EXPECT_TRUE(test::same_bits(again.y, expected.y));
     EXPECT_TRUE(test::same_bits(again.states, expected.states));
     const cuda::OwnedStream stream;
@@ -311,7 +234,7 @@ TEST_F(SelectiveScanStepCuda, StridedViewsAndOutputInPlace) {
     for (std::int64_t shift : {0, 3}) {
       const ScanProblem p = random_step({.batch = 3, .d_inner = kInner}, dtype);
       // Rows of the state that are not aligned are summed in another order.
-      const Output expected = DeviceStep(p, dtype, shift == 0 ? 0 : 1).run();
+      const Output expected = run(DeviceStep(p, dtype, shift == 0 ? 0 : 1));
       std::vector<float> start(3 * kRow, -7.0F);
       std::vector<std::int64_t> columns;
       std::int64_t column = 8 + shift;

@@ -7,7 +7,7 @@
 
 #include "adder/error.h"
 #include "cuda/timing.h"
-#include "ops/ssd_step/test_case.h"
+#include "ops/ssd_step/test_device.h"
 #include "tests/support/device.h"
 #include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
@@ -20,63 +20,22 @@ using test::DeviceBuffer;
 using test::Pooled;
 using test::same_bits;
 using test::StepCase;
+using test::StepOnDevice;
 using test::StepOutput;
 using test::StepShape;
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-// A case on the device: inputs in order of their elements, outputs between canaries.
-class StepOnDevice {
- public:
-  explicit StepOnDevice(const StepCase& c, std::int64_t misalignment = 0)
-      : args(c.args),
-        case_(c),
-        y_(c.shape.dtype, c.x.view.numel(), misalignment),
-        state_(DType::f32, static_cast<std::int64_t>(c.state.size()), misalignment) {
-    const StepShape& s = c.shape;
-    for (ConstTensorView* view :
-         {&args.x, &args.dt, &args.A, &args.B, &args.C, &args.D, &args.z, &args.dt_bias}) {
-      if (!view->defined()) continue;
-      const Tensor floats = convert(*view, DType::f32);
-      inputs_.emplace_back(view->dtype, floats.span<float>(), misalignment);
-      const ConstTensorView host = *view;
-      *view = inputs_.back().view({host.numel()});
-      view->rank = host.rank;
-      view->shape = host.shape;
-      view->strides = ConstTensorView(nullptr, host.dtype, host.dims()).strides;
-    }
-    args.y = y_.view({s.batch, s.nheads, s.headdim});
-    args.state = state_.view({s.batch, s.nheads, s.headdim, s.dstate});
-    reset();
-  }
-
-  void reset() {
-    y_.poison();
-    state_.fill(case_.state);
-  }
-  StepOutput run() {
-    cuda::ssd_step(args, nullptr);
-    return result();
-  }
-  StepOutput result(cuda::Stream stream = nullptr) const {
-    EXPECT_TRUE(y_.intact(stream));
-    EXPECT_TRUE(state_.intact(stream));
-    return {y_.values(stream), state_.values(stream)};
-  }
-
-  SsdStepArgs args;
-
- private:
-  const StepCase& case_;
-  std::vector<DeviceBuffer> inputs_;
-  DeviceBuffer y_, state_;
-};
+StepOutput run(const StepOnDevice& step) {
+  cuda::ssd_step(step.args, nullptr);
+  return step.result();
+}
 
 // Many cases, judged together: see Pooled.
 class Cases {
  public:
   void add(const StepCase& c, std::int64_t misalignment = 0) {
-    const StepOutput got = StepOnDevice(c, misalignment).run();
+    const StepOutput got = run(StepOnDevice(c, misalignment));
     std::vector<double> y64;
     std::vector<double> state64;
     std::vector<float> y32;
@@ -153,7 +112,7 @@ TEST_F(SsdStepCuda, ReadsSlicesOfWiderRows) {
   // As a model calls it: x, B and C are slices of one row of the convolution's output.
   for (std::int64_t gap : {7, 16}) {
     const StepCase c({.batch = 3, .nheads = 4, .headdim = 12, .ngroups = 2, .dstate = 10});
-    const StepOutput packed = StepOnDevice(c).run();
+    const StepOutput packed = run(StepOnDevice(c));
     const std::int64_t width = 48 + 20 + 20 + gap;
     std::vector<float> rows(static_cast<std::size_t>(3 * width), std::nanf(""));
     for (std::int64_t b = 0; b < 3; ++b) {
@@ -168,7 +127,7 @@ TEST_F(SsdStepCuda, ReadsSlicesOfWiderRows) {
     call.args.x = whole.narrow(1, 0, 48).split_last(4);
     call.args.B = whole.narrow(1, 48, 20).split_last(2);
     call.args.C = whole.narrow(1, 68, 20).split_last(2);
-    const StepOutput sliced = call.run();
+    const StepOutput sliced = run(call);
     EXPECT_TRUE(same_bits(sliced.y, packed.y));
     EXPECT_TRUE(same_bits(sliced.state, packed.state));
   }
@@ -177,7 +136,7 @@ TEST_F(SsdStepCuda, ReadsSlicesOfWiderRows) {
 TEST_F(SsdStepCuda, OutputMayBeTheInputOrTheGate) {
   for (DType dtype : kDTypes) {
     const StepCase c({.headdim = 19, .dtype = dtype});
-    const StepOutput apart = StepOnDevice(c).run();
+    const StepOutput apart = run(StepOnDevice(c));
     for (bool over_x : {false, true}) {
       StepOnDevice call(c);
       const ConstTensorView& over = over_x ? call.args.x : call.args.z;
@@ -192,7 +151,7 @@ TEST_F(SsdStepCuda, OutputMayBeTheInputOrTheGate) {
 TEST_F(SsdStepCuda, ARowEqualsTheRowAlone_KnownBug13) {
   const StepShape s{.batch = 5, .nheads = 6, .headdim = 48, .ngroups = 2, .dstate = 64};
   const StepCase c(s);
-  const StepOutput all = StepOnDevice(c).run();
+  const StepOutput all = run(StepOnDevice(c));
   const std::size_t state_size = 6 * 48 * 64;
   for (std::int64_t b = 0; b < s.batch; ++b) {
     StepCase row = c;
@@ -204,7 +163,7 @@ TEST_F(SsdStepCuda, ARowEqualsTheRowAlone_KnownBug13) {
     row.x.view = row.x.view.narrow(0, b, 1);
     const auto begin = c.state.begin() + b * static_cast<std::ptrdiff_t>(state_size);
     row.state.assign(begin, begin + static_cast<std::ptrdiff_t>(state_size));
-    const StepOutput alone = StepOnDevice(row).run();
+    const StepOutput alone = run(StepOnDevice(row));
     const auto at = static_cast<std::size_t>(b);
     EXPECT_TRUE(same_bits(alone.y, std::span(all.y).subspan(at * 288, 288)));
     EXPECT_TRUE(same_bits(alone.state, std::span(all.state).subspan(at * state_size, state_size)));
@@ -217,7 +176,7 @@ TEST_F(SsdStepCuda, ZeroTimeStepKeepsTheState) {
     c.args.dt_softplus = false;
     c.args.dt_bias = {};
     for (float& v : c.dt.span<float>()) v = 0;
-    EXPECT_TRUE(same_bits(StepOnDevice(c).run().state, c.state));
+    EXPECT_TRUE(same_bits(run(StepOnDevice(c)).state, c.state));
   }
 }
 
@@ -229,7 +188,7 @@ TEST_F(SsdStepCuda, ExtremeDecaysStayFinite_KnownBug8) {
       for (float& a : c.A.span<float>()) a = -100;  // dt · A of -1e4
       c.args.dt_bias = {};
       c.args.dt_softplus = softplus;
-      c.expect_right(StepOnDevice(c).run());
+      c.expect_right(run(StepOnDevice(c)));
     }
   }
 }
@@ -237,7 +196,7 @@ TEST_F(SsdStepCuda, ExtremeDecaysStayFinite_KnownBug8) {
 TEST_F(SsdStepCuda, NaNShowsInsteadOfBeingClampedAway) {
   const StepCase c({});
   c.dt.span<float>()[0] = std::nanf("");
-  const StepOutput out = StepOnDevice(c).run();
+  const StepOutput out = run(StepOnDevice(c));
   EXPECT_TRUE(std::isnan(out.y[0]));
   EXPECT_FALSE(std::isnan(out.y[16]));
 }
@@ -245,9 +204,9 @@ TEST_F(SsdStepCuda, NaNShowsInsteadOfBeingClampedAway) {
 TEST_F(SsdStepCuda, RepeatedAndCapturedCallsGiveTheSameBits) {
   const StepCase c({.batch = 3, .headdim = 64, .dstate = 128, .dtype = DType::bf16});
   StepOnDevice call(c);
-  const StepOutput expected = call.run();
+  const StepOutput expected = run(call);
   call.reset();
-  const StepOutput again = call.run();
+  const StepOutput again = run(call);
   EXPECT_TRUE(same_bits(again.y, expected.y));
   EXPECT_TRUE(same_bits(again.state, expected.state));
   const cuda::OwnedStream stream;
@@ -272,7 +231,7 @@ TEST_F(SsdStepCuda, OffsetsBeyond32Bits_KnownBug12) {
     GTEST_SKIP() << error.what();
   }
   const StepCase c({.batch = 2, .nheads = 1, .headdim = 4, .ngroups = 1, .dstate = 8});
-  const StepOutput near = StepOnDevice(c).run();
+  const StepOutput near = run(StepOnDevice(c));
   StepOnDevice call(c);
   TensorView far(memory.get(), DType::f32, {2, 1, 4, 8}, call.args.state.device);
   far.strides[0] = kFar;

@@ -35,6 +35,7 @@ Method method_of(const LinearArgs& args, const ConstTensorView& weight) {
 struct Workspace {
   bf16* parts[3];
   float* widened;
+  float* unrounded;  ///< y, where a bias is added to it before it is rounded
   std::byte* product;
 };
 
@@ -49,6 +50,9 @@ Workspace take_workspace(WorkspaceCutter& cutter, const LinearArgs& args,
     for (bf16*& part : out.parts) part = cutter.take<bf16>(args.x.dim(0) * in);
   } else if (method == Method::widen) {
     out.widened = cutter.take<float>(weight.dim(0) * in);
+  }
+  if (args.bias.defined() && args.y.dtype != DType::f32) {
+    out.unrounded = cutter.take<float>(args.y.dim(0) * padded(args.y.dim(1)));
   }
   return out;
 }
@@ -103,13 +107,6 @@ void few_tokens(const LinearArgs& args, const ConstTensorView& weight, Stream st
 
 // ---- many ---------------------------------------------------------------------------------------
 
-void fill_with_bias(const LinearArgs& args, Stream stream) {
-  visit_float(args.y.dtype, [&]<typename Y>(TypeTag<Y>) {
-    launch_fill(Matrix<Y>{args.y.as<Y>(), args.y.dim(0), args.y.dim(1), args.y.stride(0)},
-                args.bias.as<float>(), stream);
-  });
-}
-
 MatrixProduct product_of(const LinearArgs& args, const ConstTensorView& weight) {
   return {.x = args.x.data,
           .weight = weight.data,
@@ -125,10 +122,10 @@ MatrixProduct product_of(const LinearArgs& args, const ConstTensorView& weight) 
           .accumulate = args.bias.defined()};
 }
 
-void many_tokens(const LinearArgs& args, const ConstTensorView& weight, const Workspace& w,
-                 Stream stream) {
+// y += x · Wᵀ, or = where there is no bias, in one of several ways.
+void multiply_many(const LinearArgs& args, const ConstTensorView& weight, const Workspace& w,
+                   Stream stream) {
   const std::span<std::byte> workspace(w.product, kMatrixProductWorkspaceBytes);
-  if (args.bias.defined()) fill_with_bias(args, stream);
   MatrixProduct product = product_of(args, weight);
   const std::int64_t stride = padded(product.in);
   switch (method_of(args, weight)) {
@@ -154,6 +151,29 @@ void many_tokens(const LinearArgs& args, const ConstTensorView& weight, const Wo
     default:
       return multiply(product, workspace, stream);
   }
+}
+
+void many_tokens(LinearArgs args, const ConstTensorView& weight, const Workspace& w,
+                 Stream stream) {
+  const std::int64_t rows = args.y.dim(0);
+  const std::int64_t out = args.y.dim(1);
+  const TensorView y = args.y;
+  if (w.unrounded != nullptr) {
+    args.y = TensorView(w.unrounded, DType::f32, {rows, padded(out)}, y.device).narrow(1, 0, out);
+  }
+  const std::int64_t stride = args.y.stride(0);
+  if (args.bias.defined()) {
+    linear_kernels::launch_fill({args.y.as<float>(), rows, out, stride}, args.bias.as<float>(),
+                                stream);
+  }
+  multiply_many(args, weight, w, stream);
+  if (w.unrounded == nullptr) return;
+  visit_float(y.dtype, [&]<typename Y>(TypeTag<Y>) {
+    if constexpr (sizeof(Y) == 2) {
+      linear_kernels::launch_round<Y>({w.unrounded, rows, out, stride},
+                                      {y.as<Y>(), rows, out, y.stride(0)}, stream);
+    }
+  });
 }
 
 }  // namespace

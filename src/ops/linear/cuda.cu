@@ -170,11 +170,19 @@ __global__ void __launch_bounds__(kThreads)
   to[e.row * stride + e.column] = one[0];
 }
 
+__global__ void __launch_bounds__(kThreads)
+    fill_kernel(const __grid_constant__ Matrix<float> y, const float* bias) {
+  const Element e(y.rows, y.in);
+  if (e.exists) y.data[e.row * y.stride + e.column] = bias[e.column];
+}
+
 template <typename Y>
 __global__ void __launch_bounds__(kThreads)
-    fill_kernel(const __grid_constant__ Matrix<Y> y, const float* bias) {
-  const Element e(y.rows, y.in);
-  if (e.exists) y.data[e.row * y.stride + e.column] = from_float<Y>(bias[e.column]);
+    round_kernel(const __grid_constant__ Matrix<const float> from,
+                 const __grid_constant__ Matrix<Y> to) {
+  const Element e(to.rows, to.in);
+  if (!e.exists) return;
+  to.data[e.row * to.stride + e.column] = from_float<Y>(from.data[e.row * from.stride + e.column]);
 }
 
 }  // namespace
@@ -206,13 +214,16 @@ void launch_widen(const Matrix<const f16>& from, float* to, std::int64_t stride,
   launch_elements(widen_kernel, from.rows * from.in, stream, from, to, stride);
 }
 
-template <typename Y>
-void launch_fill(const Matrix<Y>& y, const float* bias, Stream stream) {
-  launch_elements(fill_kernel<Y>, y.rows * y.in, stream, y, bias);
+void launch_fill(const Matrix<float>& y, const float* bias, Stream stream) {
+  launch_elements(fill_kernel, y.rows * y.in, stream, y, bias);
 }
 
-template void launch_fill(const Matrix<float>&, const float*, Stream);
-template void launch_fill(const Matrix<bf16>&, const float*, Stream);
-template void launch_fill(const Matrix<f16>&, const float*, Stream);
+template <typename Y>
+void launch_round(const Matrix<const float>& from, const Matrix<Y>& to, Stream stream) {
+  launch_elements(round_kernel<Y>, to.rows * to.in, stream, from, to);
+}
+
+template void launch_round(const Matrix<const float>&, const Matrix<bf16>&, Stream);
+template void launch_round(const Matrix<const float>&, const Matrix<f16>&, Stream);
 
 }  // namespace adder::cuda::linear_kernels

@@ -41,7 +41,10 @@ void launch_split(const Matrix<const float>& x, bf16* const (&parts)[3], std::in
 void launch_widen(const Matrix<const f16>& from, float* to, std::int64_t stride, Stream stream);
 
 /// Every row of y becomes the bias.
+void launch_fill(const Matrix<float>& y, const float* bias, Stream stream);
+
+/// to = from, rounded.
 template <typename Y>
-void launch_fill(const Matrix<Y>& y, const float* bias, Stream stream);
+void launch_round(const Matrix<const float>& from, const Matrix<Y>& to, Stream stream);
 
 }  // namespace adder::cuda::linear_kernels

@@ -6,10 +6,13 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "adder/cuda_stream.h"
 #include "cuda/check.h"
+#include "cuda/device.h"
 
 namespace adder::cuda {
 
@@ -50,6 +53,25 @@ void launch_overlapping(std::string_view doing, void (*kernel)(Params...), dim3 
   config.attrs = &attribute;
   config.numAttrs = overlap ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, args...), doing);
+}
+
+/// The first thing that a kernel does which is short and has nothing to do before the one before it
+/// has ended: the next one may then begin beside it, and wait likewise.
+__device__ __forceinline__ void begin_after_previous_kernel() {
+  let_next_kernel_begin();
+  wait_for_previous_kernel();
+}
+
+/// Puts a kernel that begins so on the stream; none if there are no blocks.
+template <typename... Params, typename... Args>
+void launch_after_previous(std::string_view doing, void (*kernel)(Params...), std::int64_t blocks,
+                           int threads, Stream stream, const Args&... args) {
+  if (blocks == 0) return;
+  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+  check(blocks <= kMostBlocks ? cudaSuccess : cudaErrorInvalidConfiguration, doing);
+  const bool overlap = properties(current_device()).compute_capability >= 90;
+  launch_overlapping(doing, kernel, dim3(static_cast<unsigned>(blocks)), threads, 0, overlap,
+                     stream, args...);
 }
 
 }  // namespace adder::cuda

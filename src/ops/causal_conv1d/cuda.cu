@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "core/ceil_div.h"
-#include "cuda/check.h"
 #include "ops/causal_conv1d/cuda_kernel.cuh"
 
 namespace adder::cuda::conv {
@@ -30,12 +29,12 @@ void launch_kernels(Params<T> p, int multiprocessors, Stream stream) {
   // Behind padding, a run may need the incoming state of a sequence that began long before.
   p.save_states = p.state != nullptr && (p.seq_idx == nullptr || nruns == 1);
   const auto blocks = static_cast<unsigned>(ceil_div(nruns * warps_per_row, kWarps));
-  tokens_kernel<T, V, kWidth><<<blocks, kThreads, 0, stream>>>(p);
-  check_launch("to launch causal_conv1d");
+  launch_after_previous("to launch causal_conv1d", tokens_kernel<T, V, kWidth>, blocks, kThreads,
+                        stream, p);
   if (p.state != nullptr && !p.save_states) {
     const auto state_blocks = static_cast<unsigned>(ceil_div(p.nsequences * warps_per_row, kWarps));
-    states_kernel<T, V, kWidth><<<state_blocks, kThreads, 0, stream>>>(p);
-    check_launch("to launch causal_conv1d's update of the states");
+    launch_after_previous("to launch causal_conv1d's update of the states",
+                          states_kernel<T, V, kWidth>, state_blocks, kThreads, stream, p);
   }
 }
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "cuda/math.cuh"
+#include "cuda/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/causal_conv1d/cuda_kernel.h"
 
@@ -301,6 +302,7 @@ __device__ std::int64_t first_channel(std::uint32_t part) {
 template <typename T, int V, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks<V>)
     tokens_kernel(const __grid_constant__ Params<T> p) {
+  begin_after_previous_kernel();
   const std::uint32_t warp = blockIdx.x * kWarps + threadIdx.x / kWarpSize;
   const std::int64_t begin = warp / p.warps_per_row * p.run_tokens;
   Convolution<T, V, kWidth> convolution(p, first_channel<V>(warp % p.warps_per_row));
@@ -311,6 +313,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<V>)
 template <typename T, int V, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks<V>)
     states_kernel(const __grid_constant__ Params<T> p) {
+  begin_after_previous_kernel();
   const std::int64_t warp = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   const std::int64_t index = warp / p.warps_per_row;
   if (index >= p.nsequences) return;

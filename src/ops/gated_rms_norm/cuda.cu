@@ -10,7 +10,7 @@
 // Registers, sm_90: 74 at 4 vectors of bf16, 57 at 2, 40 at 1, 52 in the loop; no spills.
 
 #include "adder/dtype.h"
-#include "cuda/check.h"
+#include "cuda/overlap.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/vector.cuh"
 #include "ops/gated_rms_norm/cuda_kernel.h"
@@ -46,6 +46,7 @@ __device__ __forceinline__ void multiply_by_silu(float (&values)[V], const float
 template <typename T, int kVectors>
 __global__ void __launch_bounds__(kMaxRowThreads)
     short_rows_kernel(const __grid_constant__ Params<T> p, int warps_per_row) {
+  begin_after_previous_kernel();
   constexpr int V = kVector<T>;
   const RowThread thread(warps_per_row);
   if (thread.row >= p.ntokens * p.ngroups) return;
@@ -95,6 +96,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 template <typename T, int V>
 __global__ void __launch_bounds__(kMaxRowThreads)
     long_rows_kernel(const __grid_constant__ Params<T> p, int warps_per_row) {
+  begin_after_previous_kernel();
   const RowThread thread(warps_per_row);
   if (thread.row >= p.ntokens * p.ngroups) return;
   const Row<T> row(p, thread.row);
@@ -137,18 +139,21 @@ void launch(const Params<T>& params, bool vectorized, Stream stream) {
   const auto blocks = static_cast<unsigned>(plan.blocks(params.ntokens * params.ngroups));
   const int threads = plan.threads_per_block();
   const int warps = plan.warps_per_row;
+  const auto run = [&](auto kernel) {
+    launch_after_previous("to launch gated_rms_norm", kernel, blocks, threads, stream, params,
+                          warps);
+  };
   if (!vectorized) {
-    long_rows_kernel<T, 1><<<blocks, threads, 0, stream>>>(params, warps);
+    run(long_rows_kernel<T, 1>);
   } else if (plan.vectors == 0) {
-    long_rows_kernel<T, kVector<T>><<<blocks, threads, 0, stream>>>(params, warps);
+    run(long_rows_kernel<T, kVector<T>>);
   } else if (plan.vectors == 1) {
-    short_rows_kernel<T, 1><<<blocks, threads, 0, stream>>>(params, warps);
+    run(short_rows_kernel<T, 1>);
   } else if (plan.vectors == 2) {
-    short_rows_kernel<T, 2><<<blocks, threads, 0, stream>>>(params, warps);
+    run(short_rows_kernel<T, 2>);
   } else {
-    short_rows_kernel<T, 4><<<blocks, threads, 0, stream>>>(params, warps);
+    run(short_rows_kernel<T, 4>);
   }
-  check_launch("to launch gated_rms_norm");
 }
 
 template void launch(const Params<float>&, bool, Stream);

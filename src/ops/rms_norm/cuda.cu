@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "adder/dtype.h"
-#include "cuda/check.h"
+#include "cuda/overlap.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/vector.cuh"
 #include "ops/rms_norm/cuda_kernel.h"
@@ -57,6 +57,7 @@ __device__ __forceinline__ void add_to_residual(float (&values)[V], const Pack<T
 template <typename R, typename T, int kVectors>
 __global__ void __launch_bounds__(kMaxRowThreads)
     short_rows_kernel(const __grid_constant__ Params<R, T> p, int warps_per_row) {
+  begin_after_previous_kernel();
   constexpr int V = kVector<R>;
   const RowThread thread(warps_per_row);
   if (thread.row >= p.ntokens) return;
@@ -93,6 +94,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 template <typename R, typename T, int V>
 __global__ void __launch_bounds__(kMaxRowThreads)
     long_rows_kernel(const __grid_constant__ Params<R, T> p, int warps_per_row) {
+  begin_after_previous_kernel();
   const RowThread thread(warps_per_row);
   if (thread.row >= p.ntokens) return;
   const Row<R, T> row(p, thread.row);
@@ -124,18 +126,20 @@ void launch(const Params<R, T>& params, bool vectorized, Stream stream) {
   const auto blocks = static_cast<unsigned>(plan.blocks(params.ntokens));
   const int threads = plan.threads_per_block();
   const int warps = plan.warps_per_row;
+  const auto run = [&](auto kernel) {
+    launch_after_previous("to launch rms_norm", kernel, blocks, threads, stream, params, warps);
+  };
   if (!vectorized) {
-    long_rows_kernel<R, T, 1><<<blocks, threads, 0, stream>>>(params, warps);
+    run(long_rows_kernel<R, T, 1>);
   } else if (plan.vectors == 0) {
-    long_rows_kernel<R, T, kVector<R>><<<blocks, threads, 0, stream>>>(params, warps);
+    run(long_rows_kernel<R, T, kVector<R>>);
   } else if (plan.vectors == 1) {
-    short_rows_kernel<R, T, 1><<<blocks, threads, 0, stream>>>(params, warps);
+    run(short_rows_kernel<R, T, 1>);
   } else if (plan.vectors == 2) {
-    short_rows_kernel<R, T, 2><<<blocks, threads, 0, stream>>>(params, warps);
+    run(short_rows_kernel<R, T, 2>);
   } else {
-    short_rows_kernel<R, T, 4><<<blocks, threads, 0, stream>>>(params, warps);
+    run(short_rows_kernel<R, T, 4>);
   }
-  check_launch("to launch rms_norm");
 }
 
 template void launch(const Params<float, float>&, bool, Stream);

@@ -10,7 +10,8 @@
 // Arithmetic: float32, a state through the same operations as in selective_scan. Registers (nvcc
 // 13.0, sm_90): at most 44; no spills.
 
-#include "cuda/launch.cuh"
+#include "core/ceil_div.h"
+#include "cuda/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/selective_scan/cuda_math.cuh"
 #include "ops/selective_scan_step/cuda_kernel.h"
@@ -48,6 +49,7 @@ __device__ __forceinline__ void read_group(const T* from, bool aligned, float (&
 template <typename T, int V, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     scan_step_kernel(const __grid_constant__ ScanStepParams p) {
+  begin_after_previous_kernel();
   const std::int64_t last = p.batch * p.d_inner - 1;
   const std::int64_t wanted = std::int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
   const std::int64_t unit = wanted < last ? wanted : last;
@@ -95,8 +97,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int V, int kLanes>
 void launch_lanes(const ScanStepParams& p, Stream stream) {
-  launch("to launch selective_scan_step", scan_step_kernel<T, V, kLanes>,
-         ceil_div(p.batch * p.d_inner, kThreads / kLanes), kThreads, 0, stream, p);
+  launch_after_previous("to launch selective_scan_step", scan_step_kernel<T, V, kLanes>,
+                        ceil_div(p.batch * p.d_inner, kThreads / kLanes), kThreads, stream, p);
 }
 
 template <typename T, int V>

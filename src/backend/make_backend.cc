@@ -1,16 +1,12 @@
 #include "backend/make_backend.h"
 
 #include <charconv>
-#include <optional>
-#include <string_view>
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/check.h"
 
 namespace adder {
-namespace {
 
-// The N of "cuda:N", 0 for "cuda".
 std::optional<int> cuda_index(std::string_view device) {
   constexpr std::string_view kName = "cuda";
   if (!device.starts_with(kName)) return std::nullopt;
@@ -25,8 +21,6 @@ std::optional<int> cuda_index(std::string_view device) {
   }
   return index;
 }
-
-}  // namespace
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.device == "cpu") return std::make_unique<CpuBackend>(options.nthreads);

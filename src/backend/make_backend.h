@@ -4,7 +4,9 @@
 // files that a build compiles.
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "backend/backend.h"
 
@@ -18,6 +20,9 @@ struct BackendOptions {
   /// Threads of the CPU backend; 0 takes the cores that this process may run on.
   int nthreads = 0;
 };
+
+/// The N of "cuda:N", 0 of "cuda", nothing of other names.
+std::optional<int> cuda_index(std::string_view device);
 
 /// Throws adder::Error for a name that is none, and for a device that is not there, that this build
 /// cannot use, or that is too old.

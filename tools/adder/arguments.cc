@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "backend/make_backend.h"
 #include "core/check.h"
 
 namespace adder::cli {
@@ -71,13 +72,6 @@ CLI::Validator device_name() {
     if (text == "cpu" || cuda_index(text).value_or(-1) >= 0) return {};
     return fmt::format("found '{}', expected cpu, cuda or cuda:N", text);
   });
-}
-
-std::optional<int> cuda_index(const std::string& device) {
-  constexpr std::string_view kPrefix = "cuda:";
-  if (device == "cuda") return 0;
-  if (!device.starts_with(kPrefix)) return std::nullopt;
-  return number_in<int>(std::string_view(device).substr(kPrefix.size()));
 }
 
 CLI::Validator token_ids() {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,9 +32,6 @@ CLI::Validator token_ids();
 
 /// "cpu", "cuda" or "cuda:N".
 CLI::Validator device_name();
-
-/// The index in a device name: 0 for "cuda", nothing for "cpu".
-std::optional<int> cuda_index(const std::string& device);
 
 /// The token ids in "1,2,3" (or "1 2 3"). Throws adder::Error if it is anything else.
 std::vector<int> parse_ids(const std::string& text);

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "backend/make_backend.h"
 #include "bench.h"
 #include "bench/device_benchmark.h"
 #include "bench_report.h"

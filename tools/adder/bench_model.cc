@@ -8,6 +8,7 @@
 #include <random>
 
 #include "adder/model.h"
+#include "backend/make_backend.h"
 #include "bench.h"
 #include "bench/device_benchmark.h"
 #include "bench_model_batch.h"

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "backend/make_backend.h"
 #include "bench.h"
 #include "bench/op_benchmark.h"
 #include "bench_report.h"

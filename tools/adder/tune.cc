@@ -10,6 +10,7 @@
 #include <set>
 
 #include "adder/tuning.h"
+#include "backend/make_backend.h"
 #include "bench/device_benchmark.h"
 #include "bench_report.h"
 #include "commands.h"

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "backend/operands.h"
 #include "core/check.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
 #include "ops/embedding/embedding.h"
@@ -128,8 +129,7 @@ void CpuBackend::assign(Tensor& to, std::span<const float> from) {
   std::copy(from.begin(), from.end(), to.as<float>());
 }
 
-// ---- operations
-// ----------------------------------------------------------------------------------
+// ---- operations ---------------------------------------------------------------------------------
 
 Tensor CpuBackend::columns(const Tensor& x, std::int64_t begin, std::int64_t count) {
   return {x.view.narrow(1, begin, count), x.storage};
@@ -140,15 +140,11 @@ Tensor CpuBackend::rows(const Tensor& x, std::int64_t begin, std::int64_t count)
 }
 
 Tensor CpuBackend::last_tokens(const Tensor& x, const Sequences& sequences) {
-  const std::span<const std::int32_t> offsets = sequences.cu_seqlens();
-  std::vector<std::int64_t> last;
-  for (std::size_t s = 1; s < offsets.size(); ++s) {
-    if (offsets[s] > offsets[s - 1]) last.push_back(offsets[s] - 1);
-  }
+  const std::vector<std::int32_t> last = operands::last_tokens(sequences);
   const std::int64_t width = x.view.dim(1);
   Tensor out = matrix(static_cast<std::int64_t>(last.size()), width);
   float* to = out.as<float>();
-  for (std::int64_t token : last) {
+  for (std::int32_t token : last) {
     to = std::copy_n(x.as<float>() + token * x.view.stride(0), width, to);
   }
   return out;
@@ -201,57 +197,18 @@ Tensor CpuBackend::linear(const Tensor& x, const LinearWeight& weight) {
 Tensor CpuBackend::causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                       Tensor& state, const Sequences& sequences) {
   Tensor y = matrix(x.view.dim(0), x.view.dim(1));
-  cpu::causal_conv1d({.x = x.view,
-                      .weight = weight.view,
-                      .bias = bias.view,
-                      .y = y.view,
-                      .conv_state = state.view,
-                      .cu_seqlens = boundaries(sequences),
-                      .seq_idx = {},
-                      .silu = true},
+  cpu::causal_conv1d(operands::causal_conv1d(x, weight, bias, state, boundaries(sequences), y),
                      pool_);
   return y;
 }
 
 Tensor CpuBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& sequences) {
-  const std::int64_t nheads = state.view.dim(1);
   Tensor y = matrix(input.x.view.dim(0), input.x.view.dim(1));
-  const auto heads = [&](const auto& matrix_view) { return matrix_view.split_last(nheads); };
-  const auto groups = [&](const Tensor& t) { return t.view.split_last(input.ngroups); };
   if (sequences.is_step()) {
-    cpu::ssd_step({.x = heads(input.x.view),
-                   .dt = input.dt.view,
-                   .A = input.A.view,
-                   .B = groups(input.B),
-                   .C = groups(input.C),
-                   .D = input.D.view,
-                   .z = {},
-                   .dt_bias = input.dt_bias.view,
-                   .dt_softplus = true,
-                   .dt_min = input.dt_min,
-                   .dt_max = input.dt_max,
-                   .state = state.view,
-                   .y = heads(y.view)},
-                  pool_);
+    cpu::ssd_step(operands::ssd_step(input, state, y), pool_);
     return y;
   }
-  const SsdForwardArgs args{.x = heads(input.x.view).unsqueeze0(),
-                            .dt = input.dt.view.unsqueeze0(),
-                            .A = input.A.view,
-                            .B = groups(input.B).unsqueeze0(),
-                            .C = groups(input.C).unsqueeze0(),
-                            .D = input.D.view,
-                            .z = {},
-                            .dt_bias = input.dt_bias.view,
-                            .dt_softplus = true,
-                            .dt_min = input.dt_min,
-                            .dt_max = input.dt_max,
-                            .initial_states = state.view,
-                            .seq_idx = {},
-                            .cu_seqlens = boundaries(sequences),
-                            .chunk_size = input.chunk_size,
-                            .y = heads(y.view).unsqueeze0(),
-                            .final_states = state.view};
+  const SsdForwardArgs args = operands::ssd_forward(input, state, state, boundaries(sequences), y);
   const std::size_t bytes = cpu::ssd_forward_workspace_bytes(args, pool_.nthreads());
   const std::shared_ptr<void> workspace = memory_.allocate(bytes);
   cpu::ssd_forward(args, {static_cast<std::byte*>(workspace.get()), bytes}, pool_);
@@ -261,51 +218,18 @@ Tensor CpuBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& se
 Tensor CpuBackend::selective_scan(const SelectiveScanInput& input, Tensor& state,
                                   const Sequences& sequences) {
   Tensor y = matrix(input.x.view.dim(0), input.x.view.dim(1));
-  const auto one_group = [](const Tensor& t) { return t.view.split_last(1); };
   if (sequences.is_step()) {
-    cpu::selective_scan_step({.x = input.x.view,
-                              .dt = input.dt.view,
-                              .A = input.A.view,
-                              .B = one_group(input.B),
-                              .C = one_group(input.C),
-                              .D = input.D.view,
-                              .z = input.z.view,
-                              .dt_bias = input.dt_bias.view,
-                              .state = state.view,
-                              .y = y.view,
-                              .dt_softplus = true},
-                             pool_);
+    cpu::selective_scan_step(operands::selective_scan_step(input, state, y), pool_);
     return y;
   }
-  cpu::selective_scan({.x = input.x.view.unsqueeze0(),
-                       .dt = input.dt.view.unsqueeze0(),
-                       .A = input.A.view,
-                       .B = one_group(input.B).unsqueeze0(),
-                       .C = one_group(input.C).unsqueeze0(),
-                       .D = input.D.view,
-                       .z = input.z.view.unsqueeze0(),
-                       .dt_bias = input.dt_bias.view,
-                       .initial_states = state.view,
-                       .final_states = state.view,
-                       .cu_seqlens = boundaries(sequences),
-                       .y = y.view.unsqueeze0(),
-                       .dt_softplus = true},
-                      pool_);
+  cpu::selective_scan(operands::selective_scan(input, state, boundaries(sequences), y), pool_);
   return y;
 }
 
 Tensor CpuBackend::gated_rms_norm(const Tensor& y, const Tensor& z, const Tensor& weight,
                                   const GatedNormOptions& options) {
   Tensor out = matrix(y.view.dim(0), y.view.dim(1));
-  cpu::gated_rms_norm({.y = y.view,
-                       .z = z.view,
-                       .weight = weight.view,
-                       .out = out.view,
-                       .ngroups = options.ngroups,
-                       .epsilon = options.epsilon,
-                       .norm_before_gate = options.norm_before_gate,
-                       .norm = options.normalize},
-                      pool_);
+  cpu::gated_rms_norm(operands::gated_rms_norm(y, z, weight, options, out), pool_);
   return out;
 }
 

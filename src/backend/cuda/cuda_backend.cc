@@ -7,6 +7,7 @@
 
 #include "backend/cuda/step_fuser.h"
 #include "backend/make_backend.h"
+#include "backend/operands.h"
 #include "core/check.h"
 #include "cuda/device.h"
 #include "cuda/memory.h"
@@ -295,11 +296,7 @@ Tensor CudaBackend::rows(const Tensor& x, std::int64_t begin, std::int64_t count
 }
 
 Tensor CudaBackend::last_tokens(const Tensor& x, const Sequences& sequences) {
-  const std::span<const std::int32_t> offsets = sequences.cu_seqlens();
-  std::vector<std::int32_t> last;
-  for (std::size_t s = 1; s < offsets.size(); ++s) {
-    if (offsets[s] > offsets[s - 1]) last.push_back(offsets[s] - 1);
-  }
+  const std::vector<std::int32_t> last = operands::last_tokens(sequences);
   const cuda::DeviceGuard guard(index_);
   const Tensor ids = upload_ids(last);
   Tensor out = matrix(static_cast<std::int64_t>(last.size()), x.view.dim(1), x.view.dtype);
@@ -403,38 +400,15 @@ Tensor CudaBackend::causal_conv1d_silu(const Tensor& x, const Tensor& weight, co
     return y;
   }
   const Tensor offsets = boundaries(sequences);
-  cuda::causal_conv1d({.x = x.view,
-                       .weight = weight.view,
-                       .bias = bias.view,
-                       .y = y.view,
-                       .conv_state = state.view,
-                       .cu_seqlens = offsets.view,
-                       .seq_idx = {},
-                       .silu = true},
-                      stream());
+  cuda::causal_conv1d(operands::causal_conv1d(x, weight, bias, state, offsets.view, y), stream());
   return y;
 }
 
 Tensor CudaBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& sequences) {
   const cuda::DeviceGuard guard(index_);
-  const std::int64_t nheads = state.view.dim(1);
   Tensor y = activations(input.x.view.dim(0), input.x.view.dim(1));
-  const auto heads = [&](const auto& matrix_view) { return matrix_view.split_last(nheads); };
-  const auto groups = [&](const Tensor& t) { return t.view.split_last(input.ngroups); };
   if (sequences.is_step()) {
-    const SsdStepArgs args{.x = heads(input.x.view),
-                           .dt = input.dt.view,
-                           .A = input.A.view,
-                           .B = groups(input.B),
-                           .C = groups(input.C),
-                           .D = input.D.view,
-                           .z = {},
-                           .dt_bias = input.dt_bias.view,
-                           .dt_softplus = true,
-                           .dt_min = input.dt_min,
-                           .dt_max = input.dt_max,
-                           .state = state.view,
-                           .y = heads(y.view)};
+    const SsdStepArgs args = operands::ssd_step(input, state, y);
     StepFuser* steps = fuser(input.x.view.dim(0));
     if (steps == nullptr || !steps->ssd_step(args)) cuda::ssd_step(args, stream());
     return y;
@@ -443,23 +417,7 @@ Tensor CudaBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& s
   // Not in place: what starts from the old states and what ends with the new ones may then run at
   // the same time.
   Tensor final_states = empty(DType::f32, state.view.dims());
-  const SsdForwardArgs args{.x = heads(input.x.view).unsqueeze0(),
-                            .dt = input.dt.view.unsqueeze0(),
-                            .A = input.A.view,
-                            .B = groups(input.B).unsqueeze0(),
-                            .C = groups(input.C).unsqueeze0(),
-                            .D = input.D.view,
-                            .z = {},
-                            .dt_bias = input.dt_bias.view,
-                            .dt_softplus = true,
-                            .dt_min = input.dt_min,
-                            .dt_max = input.dt_max,
-                            .initial_states = state.view,
-                            .seq_idx = {},
-                            .cu_seqlens = offsets.view,
-                            .chunk_size = input.chunk_size,
-                            .y = heads(y.view).unsqueeze0(),
-                            .final_states = final_states.view};
+  const SsdForwardArgs args = operands::ssd_forward(input, state, final_states, offsets.view, y);
   with_workspace(cuda::ssd_forward_workspace_bytes(args), [&](std::span<std::byte> workspace) {
     cuda::ssd_forward(args, workspace, stream());
   });
@@ -471,19 +429,8 @@ Tensor CudaBackend::selective_scan(const SelectiveScanInput& input, Tensor& stat
                                    const Sequences& sequences) {
   const cuda::DeviceGuard guard(index_);
   Tensor y = activations(input.x.view.dim(0), input.x.view.dim(1));
-  const auto one_group = [](const Tensor& t) { return t.view.split_last(1); };
   if (sequences.is_step()) {
-    const SelectiveScanStepArgs args{.x = input.x.view,
-                                     .dt = input.dt.view,
-                                     .A = input.A.view,
-                                     .B = one_group(input.B),
-                                     .C = one_group(input.C),
-                                     .D = input.D.view,
-                                     .z = input.z.view,
-                                     .dt_bias = input.dt_bias.view,
-                                     .state = state.view,
-                                     .y = y.view,
-                                     .dt_softplus = true};
+    const SelectiveScanStepArgs args = operands::selective_scan_step(input, state, y);
     StepFuser* steps = fuser(input.x.view.dim(0));
     if (steps == nullptr || !steps->selective_scan_step(args)) {
       cuda::selective_scan_step(args, stream());
@@ -491,19 +438,7 @@ Tensor CudaBackend::selective_scan(const SelectiveScanInput& input, Tensor& stat
     return y;
   }
   const Tensor offsets = boundaries(sequences);
-  const SelectiveScanArgs args{.x = input.x.view.unsqueeze0(),
-                               .dt = input.dt.view.unsqueeze0(),
-                               .A = input.A.view,
-                               .B = one_group(input.B).unsqueeze0(),
-                               .C = one_group(input.C).unsqueeze0(),
-                               .D = input.D.view,
-                               .z = input.z.view.unsqueeze0(),
-                               .dt_bias = input.dt_bias.view,
-                               .initial_states = state.view,
-                               .final_states = state.view,
-                               .cu_seqlens = offsets.view,
-                               .y = y.view.unsqueeze0(),
-                               .dt_softplus = true};
+  const SelectiveScanArgs args = operands::selective_scan(input, state, offsets.view, y);
   with_workspace(cuda::selective_scan_workspace_bytes(args), [&](std::span<std::byte> workspace) {
     cuda::selective_scan(args, workspace, stream());
   });
@@ -518,15 +453,7 @@ Tensor CudaBackend::gated_rms_norm(const Tensor& y, const Tensor& z, const Tenso
     steps->gated_norm(y, z, weight, options, out);
     return out;
   }
-  cuda::gated_rms_norm({.y = y.view,
-                        .z = z.view,
-                        .weight = weight.view,
-                        .out = out.view,
-                        .ngroups = options.ngroups,
-                        .epsilon = options.epsilon,
-                        .norm_before_gate = options.norm_before_gate,
-                        .norm = options.normalize},
-                       stream());
+  cuda::gated_rms_norm(operands::gated_rms_norm(y, z, weight, options, out), stream());
   return out;
 }
 

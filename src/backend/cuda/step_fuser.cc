@@ -1,7 +1,7 @@
 #include "backend/cuda/step_fuser.h"
 
+#include "backend/operands.h"
 #include "cuda/memory.h"
-#include "ops/gated_rms_norm/gated_rms_norm.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
 #include "ops/ssd_step/ssd_step.h"
@@ -96,15 +96,7 @@ void StepFuser::gated_norm(const Tensor& y, const Tensor& z, const Tensor& weigh
                                              .norm_before_gate = options.norm_before_gate,
                                              .normalize = options.normalize};
   held.run = [=, stream = stream_] {
-    cuda::gated_rms_norm({.y = y.view,
-                          .z = z.view,
-                          .weight = weight.view,
-                          .out = out.view,
-                          .ngroups = options.ngroups,
-                          .epsilon = options.epsilon,
-                          .norm_before_gate = options.norm_before_gate,
-                          .norm = options.normalize},
-                         stream);
+    cuda::gated_rms_norm(operands::gated_rms_norm(y, z, weight, options, out), stream);
   };
   norm_ = std::move(held);
 }

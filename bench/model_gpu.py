@@ -15,16 +15,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 SCAN = "8 x 2048 tokens, d_inner 5120, dstate 16, bf16"
-# Arguments of `bench model`. Positions are apart, since a run has one.
+# Arguments of `bench model`; then those of the runs, one each, that decode far into a text.
 MODELS = (
     ("mamba2-2.7b", ["--prefill", "512,2048,8192", "--decode", "256", "--batch", "16,64,128"]),
-    ("mamba2-2.7b", ["--prefill", "512", "--repeat", "1", "--decode", "256",
-                     "--position", "1000"]),
-    ("mamba2-2.7b", ["--prefill", "512", "--repeat", "1", "--decode", "256",
-                     "--position", "1000000"]),
     ("mamba2-130m", ["--prefill", "512,2048,8192", "--decode", "512", "--batch", "16,64"]),
     ("mamba-130m", ["--prefill", "512,2048,8192", "--decode", "512", "--batch", "16,64"]),
 )
+POSITIONS = (1000, 30000, 1000000)
 
 
 def run(adder, arguments):
@@ -100,7 +97,9 @@ def main():
     arguments = parser.parse_args()
     rows = []
     reports = []
-    for name, options in MODELS:
+    far = [(name, ["--prefill", "512", "--repeat", "1", "--decode", "256", "--position",
+                   str(position)]) for name, _ in MODELS for position in POSITIONS]
+    for name, options in (*MODELS, *far):
         report = run(arguments.adder, ["model", "--random", name, "--dtype", "bf16", *options])
         reports.append(report)
         rows += rows_of(name, report)

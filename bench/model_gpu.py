@@ -44,6 +44,8 @@ def rows_of(name, report):
             for key in ("tokens", "batch", "position"):
                 if key in figure and (what == "decode" or key == "tokens"):
                     row[key] = figure[key]
+            if "host_cpu" in figure:
+                row["host_cpu"] = figure["host_cpu"]
             rows.append(row | {
                 "ms": 1e3 * figure["median_s"],
                 "p10_ms": 1e3 * figure["p10_s"],
@@ -60,7 +62,7 @@ def find(rows, key, **wanted):
     """The figure of the first row that is as wanted, or None."""
     for row in rows:
         if all(row.get(k) == v for k, v in wanted.items()):
-            return row[key]
+            return row.get(key)
     return None
 
 
@@ -77,6 +79,7 @@ def summary_of(rows, scan, reports):
            find(rows, "of_bound", **big, what="decode", batch=batch) for batch in (16, 64, 128)},
         **{f"prefill_2p7b_{tokens}_ms": find(rows, "ms", **big, what="prefill", tokens=tokens)
            for tokens in (512, 2048, 8192)},
+        "host_cpu_2p7b": find(rows, "host_cpu", **decode),
         "selective_scan_fwd_ms": 1e3 * scan["median_s"],
         "decode_2p7b_at_1000000_over_1000": far / near if near and far else None,
         "rates": {key: first["device"][key] for key in ("copy_gb_per_s", "matrix_tflop_per_s")},

@@ -25,7 +25,7 @@ def figure(ms, **more):
 if arguments[:2] == ["bench", "op"]:
     results = [figure(0.5, shape=option("--shape", ""))]
 else:
-    decode = [figure(1.0, batch=1, tokens=256, position=16)]
+    decode = [figure(1.0, batch=1, tokens=256, position=16, host_cpu=0.03)]
     if "--position" in arguments:
         decode.append(figure(1.25, batch=1, tokens=256, position=int(option("--position", ""))))
     decode += [figure(float(b), batch=int(b), tokens=256, position=0)
@@ -58,6 +58,7 @@ class ModelGpu(unittest.TestCase):
         self.assertEqual(summary["selective_scan_fwd_ms"], 0.5)
         self.assertEqual(summary["decode_2p7b_at_1000000_over_1000"], 1.0)
         self.assertEqual(summary["rates"]["copy_gb_per_s"], 4000)
+        self.assertEqual(summary["host_cpu_2p7b"], 0.03)
         self.assertEqual(summary["commit"], "abc")
         rows = [row for row in result["rows"] if row.get("what") == "prefill"]
         self.assertNotIn("position", rows[0])

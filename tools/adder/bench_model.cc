@@ -157,7 +157,7 @@ class Run {
     for (std::int64_t position : positions) {
       Session session = model_.new_session();
       advance(session, position);
-      decodings.push_back({std::move(session), current_rss_bytes(), {}});
+      decodings.push_back({std::move(session), current_rss_bytes()});
     }
     for (std::int64_t done = 0; done < options_.decode; done += turn_tokens()) {
       const std::int64_t tokens = std::min(turn_tokens(), options_.decode - done);
@@ -168,6 +168,7 @@ class Run {
       Json result = decode_result(1, decodings[i].samples);
       result["position"] = positions[i];
       result["rss_bytes"] = decodings[i].rss_bytes;
+      if (device_) result["host_cpu"] = decodings[i].cpu_s / decodings[i].wall_s;
       out.push_back(std::move(result));
     }
     return out;
@@ -184,7 +185,9 @@ class Run {
   struct Decoding {
     Session session;
     std::int64_t rss_bytes;
-    std::vector<double> samples;
+    std::vector<double> samples = {};
+    double wall_s = 0;  ///< of all samples, on a device
+    double cpu_s = 0;   ///< the process's meanwhile
   };
 
   void take_turn(Decoding& decoding, std::int64_t tokens) const {
@@ -196,8 +199,12 @@ class Run {
     StopWatch watch;
     if (device_) {
       // From the first token on: the start of the loop is none of them.
+      const double cpu_before = cpu_seconds();
       for (std::int64_t i = 0; i < tokens; ++i) ++token;
-      decoding.samples.push_back(watch.seconds() / static_cast<double>(tokens));
+      const double seconds = watch.seconds();
+      decoding.samples.push_back(seconds / static_cast<double>(tokens));
+      decoding.wall_s += seconds;
+      decoding.cpu_s += cpu_seconds() - cpu_before;
       return;
     }
     watch = {};
@@ -263,6 +270,9 @@ class Run {
       if (decode["batch"] != 1) continue;
       out += fmt::format("memory at {}: {}\n", grouped(decode["position"]),
                          human_bytes(decode["rss_bytes"]));
+      if (!device_) continue;
+      out += fmt::format("processor time at {}: {:.1f} % of a core\n", grouped(decode["position"]),
+                         1e2 * decode["host_cpu"].get<double>());
     }
     out += fmt::format("peak memory: {}\n", human_bytes(results["peak_rss_bytes"]));
     if (results.contains("device_bytes")) {

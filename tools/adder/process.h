@@ -10,6 +10,8 @@ namespace adder::cli {
 
 /// Seconds since the program was started (since its static initialization, to be exact).
 double seconds_since_start();
+/// Processor time that all threads have taken so far.
+double cpu_seconds();
 
 /// The most physical memory this process has held so far, and what it holds now.
 std::int64_t peak_rss_bytes();

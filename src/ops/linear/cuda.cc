@@ -12,8 +12,6 @@
 namespace adder::cuda {
 namespace {
 
-using linear_kernels::Matrix;
-
 // Rows of what is made in the workspace start at multiples of 16 bytes.
 std::int64_t padded(std::int64_t in) { return (in + 7) / 8 * 8; }
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import mamba_jobs
 import ssd_forward_rows as table
+from adder_report import Failure, report_of
 
 
 def say(text):
@@ -38,24 +39,6 @@ def parse_arguments():
     parser.add_argument("--shape", default="", metavar="TEXT",
                         help="only shapes whose description contains this, such as 'dstate 128'")
     return parser.parse_args()
-
-
-def run_adder(adder, seconds, shape):
-    """The report of `adder bench op ssd_forward` on the CUDA device."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "adder.json"
-        command = [adder, "bench", "op", "ssd_forward", "--device", "cuda", "--seconds",
-                   str(seconds), "--json", file]
-        try:
-            code = subprocess.run(command + (["--shape", shape] if shape else [])).returncode
-        except OSError as error:
-            raise table.Failure(f"{adder} does not run: {error.strerror}") from error
-        if code != 0:
-            raise table.Failure(f"{adder} bench op ssd_forward exited with {code}, expected 0")
-        try:
-            return json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise table.Failure(f"{adder} left no report that can be read: {error}") from error
 
 
 def driver_version():
@@ -155,13 +138,15 @@ def print_summary(report):
 
 def main():
     options = parse_arguments()
-    report = run_adder(options.adder, options.seconds, options.shape)
+    shape = ["--shape", options.shape] if options.shape else []
+    report = report_of(options.adder, ["op", "ssd_forward"],
+                       ["--seconds", str(options.seconds), *shape])
     results = table.own_results(report)
     cases = table.grid_cases() + table.model_cases()
     if options.shape:
         cases = [case for case in cases if case.key in results]
     if not results.keys() & {case.key for case in cases}:
-        raise table.Failure(f"{options.adder} has results for none of the shapes, expected some "
+        raise Failure(f"{options.adder} has results for none of the shapes, expected some "
                             f"such as '{table.MAMBA2_2P7B.shape}'")
     comparison = Comparison(report, results, cases, options.json)
     comparison.write()
@@ -173,12 +158,12 @@ def main():
     print_summary(comparison.write())
     unmeasured = [case.shape for case in cases if case.key not in results]
     if unmeasured:
-        raise table.Failure(f"adder has no result for {len(unmeasured)} of {len(cases)} shapes, "
+        raise Failure(f"adder has no result for {len(unmeasured)} of {len(cases)} shapes, "
                             f"the first is '{unmeasured[0]}'")
 
 
 if __name__ == "__main__":
     try:
         main()
-    except table.Failure as failure:
+    except Failure as failure:
         sys.exit(f"compare_ssd_forward: {failure}")

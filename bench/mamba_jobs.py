@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from ssd_forward_rows import CHUNK_SIZES, DSTATES, Failure
+from adder_report import Failure
+from ssd_forward_rows import CHUNK_SIZES, DSTATES
 
 WORKER = Path(__file__).with_name("mamba_ssd_forward.py")
 PACKAGES = ("torch", "triton", "einops", "packaging")

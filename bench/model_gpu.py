@@ -8,11 +8,11 @@ on the same device right before.
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
+
+from adder_report import Failure, report_of
 
 SCAN = "8 x 2048 tokens, d_inner 5120, dstate 16, bf16"
 # Arguments of `bench model`; then those of the runs, one each, that decode far into a text.
@@ -22,16 +22,6 @@ MODELS = (
     ("mamba-130m", ["--prefill", "512,2048,8192", "--decode", "512", "--batch", "16,64"]),
 )
 POSITIONS = (1000, 30000, 1000000)
-
-
-def run(adder, arguments):
-    """What a benchmark writes with --json."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result.json"
-        command = [str(adder), "bench", *arguments, "--device", "cuda", "--json", str(path)]
-        print(" ".join(command), file=sys.stderr, flush=True)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return json.loads(path.read_text())
 
 
 def rows_of(name, report):
@@ -72,7 +62,7 @@ def summary_of(rows, scan, reports):
     decode = big | {"what": "decode", "batch": 1}
     near = find(rows, "ms", **decode, position=1000)
     far = find(rows, "ms", **decode, position=1000000)
-    summary = {
+    return {
         "decode_2p7b_b1_ms": find(rows, "ms", **decode),
         "decode_130m_b1_ms": find(rows, "ms", model="mamba2-130m", what="decode", batch=1),
         **{f"decode_2p7b_b{batch}_of_floor":
@@ -87,7 +77,6 @@ def summary_of(rows, scan, reports):
                     | {"adder": first["adder"]["version"]},
         "commit": first["adder"]["commit"],
     }
-    return summary
 
 
 def main():
@@ -103,10 +92,11 @@ def main():
     far = [(name, ["--prefill", "512", "--repeat", "1", "--decode", "256", "--position",
                    str(position)]) for name, _ in MODELS for position in POSITIONS]
     for name, options in (*MODELS, *far):
-        report = run(arguments.adder, ["model", "--random", name, "--dtype", "bf16", *options])
+        report = report_of(arguments.adder, ["model"],
+                           ["--random", name, "--dtype", "bf16", *options])
         reports.append(report)
         rows += rows_of(name, report)
-    scan = run(arguments.adder, ["op", "selective_scan", "--shape", SCAN])["results"][0]
+    scan = report_of(arguments.adder, ["op", "selective_scan"], ["--shape", SCAN])["results"][0]
     rows.append({"op": "selective_scan", "shape": SCAN, "ms": 1e3 * scan["median_s"],
                  "bound": scan["bound"], "of_bound": scan["percent_of_bound"] / 100})
     result = {"schema": 1, "kind": "model_gpu",
@@ -118,4 +108,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"model_gpu: {failure}")

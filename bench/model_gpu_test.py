@@ -64,6 +64,14 @@ class ModelGpu(unittest.TestCase):
         self.assertNotIn("position", rows[0])
         self.assertEqual(rows[0]["device_bytes"], 7)
 
+    def test_a_program_that_fails_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            failed = subprocess.run([sys.executable, "-B", str(FOLDER / "model_gpu.py"), "/bin/false",
+                                     "--json", str(Path(folder) / "model.json")],
+                                    capture_output=True, text=True)
+        self.assertEqual(failed.returncode, 1)
+        self.assertEqual(failed.stderr, "model_gpu: /bin/false bench model exited with 1, expected 0\n")
+
     def test_what_is_missing_is_none(self):
         self.assertIsNone(model_gpu.find([{"ms": 1, "batch": 2}], "ms", batch=1))
 

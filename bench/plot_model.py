@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from plot_ssd_forward import DARK, LABEL_GAP, STYLE, spread, text
+from plot_ssd_forward import LABEL_GAP, document, spread, text
 
 WIDTH, HEIGHT = 760, 470
 LEFT, TOP, PANEL_WIDTH, PANEL_HEIGHT = 76, 110, 540, 290
@@ -94,17 +94,9 @@ def svg_of(report):
     axes = Axes(lines)
     title = f"Decoding on {report['device']['name']}"
     what = "Tokens per second of one sequence, bf16, over the tokens that went before."
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{STYLE}@media (prefers-color-scheme: dark) {{{DARK}}}</style>",
-        f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-        text(20, 38, title, "title"),
-        text(20, 62, what, "quiet"),
-        f'<g transform="translate({LEFT},{TOP})">',
-        *frame_of(axes), *curves_of(axes, lines), "</g>",
-        text(20, HEIGHT - 16, f"Adder {report['summary']['commit']}", "quiet"), "</svg>"]) + "\n"
+    return document(WIDTH, HEIGHT, title, [what], [
+        f'<g transform="translate({LEFT},{TOP})">', *frame_of(axes), *curves_of(axes, lines),
+        "</g>", text(20, HEIGHT - 16, f"Adder {report['summary']['commit']}", "quiet")])
 
 
 def main():

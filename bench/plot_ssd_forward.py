@@ -192,6 +192,21 @@ def subtitles_of(report):
     return [work, floor], used
 
 
+def document(width, height, title, subtitles, body):
+    """An SVG file: what it is about, then its parts."""
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}@media (prefers-color-scheme: dark) {{{DARK}}}</style>",
+        f'<rect class="paper" width="{width}" height="{height}" rx="8"/>',
+        text(20, 38, title, "title"),
+        *(text(20, 62 + 20 * i, line, "quiet") for i, line in enumerate(subtitles)),
+        *body,
+        "</svg>",
+    ]) + "\n"
+
+
 def svg_of(report):
     """The plot of a report's rows, one panel for each dstate."""
     rows = sorted(report["rows"], key=lambda row: (row["dstate"], row["seqlen"]))
@@ -200,20 +215,12 @@ def svg_of(report):
     device = (report.get("device") or {}).get("name", "a CUDA device")
     title = f"SSD forward on {device}"
     subtitles, used = subtitles_of(report)
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{STYLE}@media (prefers-color-scheme: dark) {{{DARK}}}</style>",
-        f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-        text(20, 38, title, "title"),
-        *(text(20, 62 + 20 * i, line, "quiet") for i, line in enumerate(subtitles)),
-    ]
+    out = []
     places = [(left, top) for top in TOPS for left in LEFTS]
     for dstate, (left, top) in zip(dstates, places):
         out += panel(axes, left, top, dstate, [row for row in rows if row["dstate"] == dstate])
-    out += [text(20, HEIGHT - 16, used, "quiet"), "</svg>"]
-    return "\n".join(out) + "\n"
+    out.append(text(20, HEIGHT - 16, used, "quiet"))
+    return document(WIDTH, HEIGHT, title, subtitles, out)
 
 
 def main():

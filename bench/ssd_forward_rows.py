@@ -6,22 +6,19 @@ import math
 import re
 from dataclasses import dataclass
 
+from adder_report import Failure
+
 CHUNK_SIZES = (128, 256)  # of mamba_ssm; the better of the two counts
 FLOOR_CHUNK = 128
 DSTATES = (64, 128, 256, 512)
 SEQLENS = tuple(2**log for log in range(10, 19))
 LONG_FROM = 16384  # tokens a sequence from which launches no longer count
 
-
 KEY = ("batch", "seqlen", "nheads", "headdim", "dstate", "ngroups")
 OUR_TIMES = {"ours_ms": "median_s", "ours_p10_ms": "p10_s", "ours_p90_ms": "p90_s",
              "ours_wall_ms": "wall_s"}
 TRITON_TIMES = ("triton_ms", "triton_p10_ms", "triton_p90_ms", "triton_wall_ms",
                 "triton_chunk_size", "triton_method")
-
-
-class Failure(Exception):
-    """What went wrong, in one sentence for the user."""
 
 
 @dataclass(frozen=True)

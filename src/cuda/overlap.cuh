@@ -7,12 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string_view>
 
 #include "adder/cuda_stream.h"
 #include "cuda/check.h"
 #include "cuda/device.h"
+#include "cuda/launch.cuh"
 
 namespace adder::cuda {
 
@@ -67,10 +67,8 @@ template <typename... Params, typename... Args>
 void launch_after_previous(std::string_view doing, void (*kernel)(Params...), std::int64_t blocks,
                            int threads, Stream stream, const Args&... args) {
   if (blocks == 0) return;
-  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  check(blocks <= kMostBlocks ? cudaSuccess : cudaErrorInvalidConfiguration, doing);
   const bool overlap = properties(current_device()).compute_capability >= 90;
-  launch_overlapping(doing, kernel, dim3(static_cast<unsigned>(blocks)), threads, 0, overlap,
+  launch_overlapping(doing, kernel, dim3(checked_blocks(doing, blocks)), threads, 0, overlap,
                      stream, args...);
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "core/ceil_div.h"
 #include "core/dispatch.h"
 #include "core/workspace.h"
 #include "cuda/blas.h"
@@ -13,7 +14,7 @@ namespace adder::cuda {
 namespace {
 
 // Rows of what is made in the workspace start at multiples of 16 bytes.
-std::int64_t padded(std::int64_t in) { return (in + 7) / 8 * 8; }
+std::int64_t padded(std::int64_t in) { return round_up(in, 8); }
 
 // ---- which way ----------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/ceil_div.h"
 #include "core/check.h"
 #include "core/dispatch.h"
 #include "core/half.h"
@@ -13,10 +14,6 @@ namespace {
 
 // Inputs that are stored side by side for one output.
 constexpr std::int64_t inputs_per_lane(DType dtype) { return dtype == DType::bf16 ? 2 : 1; }
-
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 // Where in its panel the weight of output `lane` (below 16) for `input` is stored.
 template <typename T>

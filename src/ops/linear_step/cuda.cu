@@ -36,12 +36,6 @@ constexpr int rows_of(int batch) { return batch <= 2 ? 1 : 4; }
 // Steps whose weights a warp asks for at once.
 constexpr int ahead_of(int batch) { return batch <= 2 ? 8 : 2; }
 
-template <typename T>
-__device__ __forceinline__ void store_one(T* to, float v) {
-  const float one[1] = {v};
-  store(to, from_floats<T, 1>(one));
-}
-
 // ---- v ------------------------------------------------------------------------------------------
 
 // The block's threads, divided among sequences.
@@ -77,15 +71,6 @@ struct RowOfBatch {
   }
 };
 
-template <typename T>
-__device__ __forceinline__ void load_four(const T* from, float (&out)[4]) {
-  if constexpr (std::is_same_v<T, float>) {
-    load_floats(from, true, out);
-  } else {
-    to_floats(load<4>(from), out);
-  }
-}
-
 template <int kBatch, typename X, typename P>
 __device__ void norm_of_residual(const P& p, float* v, float* sums) {
   const RowOfBatch<kBatch> row(p.batch);
@@ -97,7 +82,7 @@ __device__ void norm_of_residual(const P& p, float* v, float* sums) {
     load_floats(p.residual + s * p.residual_stride + i, true, r);
     if (p.x != nullptr) {
       float x[4];
-      load_four(p.x + s * p.x_stride + i, x);
+      to_floats(load<4>(p.x + s * p.x_stride + i), x);
       for (int k = 0; k < 4; ++k) r[k] += x[k];
     }
     if (p.new_residual != nullptr && blockIdx.x == 0) {
@@ -125,7 +110,7 @@ __device__ void gated_norm_of_x(const P& p, float* v, float* sums) {
   const bool gate_first = !p.norm_before_gate || !p.normalize;
   const auto gate = [&](float(&values)[4], int i) {
     float z[4];
-    load_four(p.z + s * p.z_stride + i, z);
+    to_floats(load<4>(p.z + s * p.z_stride + i), z);
     for (int k = 0; k < 4; ++k) values[k] *= silu<X>(z[k]);
   };
   const int size = p.in / p.ngroups;
@@ -133,7 +118,7 @@ __device__ void gated_norm_of_x(const P& p, float* v, float* sums) {
     float sum = 0;
     row.each_four(begin, begin + size, [&](int i) {
       float values[4];
-      load_four(p.x + s * p.x_stride + i, values);
+      to_floats(load<4>(p.x + s * p.x_stride + i), values);
       if (gate_first) gate(values, i);
       sum = add_squares(sum, values);
       store_floats(mine + i, values);
@@ -160,7 +145,7 @@ __device__ void make_v(const P& p, float* v, float* sums) {
     const RowOfBatch<kBatch> row(p.batch);
     row.each_four(0, p.in, [&](int i) {
       float values[4];
-      load_four(p.x + row.sequence * p.x_stride + i, values);
+      to_floats(load<4>(p.x + row.sequence * p.x_stride + i), values);
       store_floats(v + row.sequence * p.in + i, values);
     });
   }
@@ -355,7 +340,7 @@ __device__ void convolve(const P& p, int c, int sequence, float x) {
   }
   state[(p.conv_width - 2) * p.conv_row_stride] = x;
   sum = fmaf(weight[(p.conv_width - 1) * p.conv_tap_stride], x, sum);
-  store_one(p.conv_y + sequence * p.conv_y_stride + c, silu<X>(sum));
+  write(p.conv_y + sequence * p.conv_y_stride + c, silu<X>(sum));
 }
 
 template <typename X, typename P>
@@ -364,7 +349,7 @@ __device__ void finish(const P& p, int row, int sequence, float sum) {
   if (p.bias != nullptr) sum += p.bias[row];
   const int channel = row - p.conv_begin;
   if (channel < 0 || channel >= p.conv_channels) {
-    return store_one(p.y + sequence * p.y_stride + row, sum);
+    return write(p.y + sequence * p.y_stride + row, sum);
   }
   // As the product would have been stored and read again.
   const Pack<Y, 1> rounded = from_floats<Y, 1>({sum});

@@ -24,9 +24,7 @@ constexpr int kThreads = 128;
 template <typename T>
 __device__ __forceinline__ float read(const ScanStepTensor<const void>& tensor,
                                       std::int64_t sequence, std::int64_t channel) {
-  float v[1];
-  to_floats(load<1>(static_cast<const T*>(tensor.data) + sequence * tensor.sequence + channel), v);
-  return v[0];
+  return cuda::read(static_cast<const T*>(tensor.data) + sequence * tensor.sequence + channel);
 }
 
 // V adjacent elements, with one access if they are aligned to their size.
@@ -37,11 +35,7 @@ __device__ __forceinline__ void read_group(const T* from, bool aligned, float (&
     return;
   }
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    float v[1];
-    to_floats(load<1>(from + i), v);
-    out[i] = v[0];
-  }
+  for (int i = 0; i < V; ++i) out[i] = cuda::read(from + i);
 }
 
 // kLanes threads share a channel. Threads past the last channel do its work again but store
@@ -91,8 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane != 0 || wanted > last) return;
   if (p.D != nullptr) y = fmaf(p.D[channel], x, y);
   if (p.z.data != nullptr) y *= silu<T>(read<T>(p.z, sequence, channel));
-  const float out[1] = {y};
-  store(static_cast<T*>(p.y.data) + sequence * p.y.sequence + channel, from_floats<T, 1>(out));
+  write(static_cast<T*>(p.y.data) + sequence * p.y.sequence + channel, y);
 }
 
 template <typename T, int V, int kLanes>

@@ -4,8 +4,8 @@
 #include "adder/error.h"
 #include "core/cpu_tier.h"
 #include "ops/selective_scan/test_problem.h"
-#include "ops/selective_scan_step/ref.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
+#include "ops/selective_scan_step/test_reference.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_of.h"
 #include "tests/support/guarded.h"
@@ -18,6 +18,7 @@ namespace {
 using test::Guarded;
 using test::Pooled;
 using test::ScanProblem;
+using test::scan_step::reference;
 
 // The problem is a scan of one token per batch row.
 SelectiveScanStepArgs step_args(const ScanProblem& p, TensorView y, TensorView state) {
@@ -50,28 +51,6 @@ std::vector<float> run(ScanProblem& p, ThreadPool& pool) {
                 TensorView::of(p.states.data(), {p.batch, p.d_inner, p.dstate})),
       pool);
   return y;
-}
-
-template <typename Real>
-ScanProblem::Result<Real> reference(const ScanProblem& p) {
-  const auto part = [&](const std::vector<float>& v, std::int64_t b) {
-    const auto size = static_cast<std::int64_t>(v.size()) / p.batch;
-    return std::vector<Real>(v.begin() + b * size, v.begin() + (b + 1) * size);
-  };
-  const auto all = [](const std::vector<float>& v) {
-    return std::vector<Real>(v.begin(), v.end());
-  };
-  ScanProblem::Result<Real> out;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    std::vector<Real> state = part(p.states, b);
-    std::vector<Real> y(static_cast<std::size_t>(p.d_inner));
-    ref::selective_scan_step<Real>(part(p.x, b), part(p.dt, b), all(p.A), part(p.B, b),
-                                   part(p.C, b), all(p.D), part(p.z, b), all(p.dt_bias),
-                                   p.dt_softplus, static_cast<std::size_t>(p.dstate), state, y);
-    out.y.insert(out.y.end(), y.begin(), y.end());
-    out.states.insert(out.states.end(), state.begin(), state.end());
-  }
-  return out;
 }
 
 // Runs the operation between canaries and adds its results to the pools.

@@ -25,13 +25,6 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kRows = 4;  // of a warp
 
 template <typename T>
-__device__ __forceinline__ float read(const T* p) {
-  float v[1];
-  to_floats(load<1>(p), v);
-  return v[0];
-}
-
-template <typename T>
 __device__ __forceinline__ const T* element(const StepTensor<const void>& tensor,
                                             std::int64_t sequence, std::int64_t column) {
   return static_cast<const T*>(tensor.data) + sequence * tensor.row + column * tensor.column;
@@ -114,9 +107,7 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
     own += (p.D_has_headdim ? p.D[head * p.headdim + first + lane] : p.D[head]) * read(x + lane);
   }
   if (p.z.data != nullptr) own *= silu<T>(read(element<T>(p.z, sequence, head) + first + lane));
-  const float out[1] = {own};
-  T* to = static_cast<T*>(p.y.data) + sequence * p.y.row + head * p.y.column + first + lane;
-  store(to, from_floats<T>(out));
+  write(static_cast<T*>(p.y.data) + sequence * p.y.row + head * p.y.column + first + lane, own);
 }
 
 }  // namespace

@@ -25,8 +25,7 @@ namespace {
 // What the kernel has besides: barriers and two instructions.
 constexpr std::int64_t kStaticBytes = 2048;
 
-constexpr int round_up(int a, int b) { return static_cast<int>(ceil_div(a, b)) * b; }
-constexpr int align(int bytes) { return round_up(bytes, 128); }
+constexpr int align(int bytes) { return static_cast<int>(round_up(bytes, 128)); }
 
 // For sequences of rows of at most `in` elements; nstages is below kFewestStages if `shared_bytes`
 // are too few.
@@ -76,8 +75,8 @@ Before before_of(const LinearStepArgs& args) {
 
 template <typename X>
 void cut_rows(Linear<X>& p) {
-  const auto pieces = static_cast<int>(ceil_div(p.in, kMostPiece));
-  p.piece = round_up(static_cast<int>(ceil_div(p.in, pieces)), kStep);
+  const std::int64_t pieces = ceil_div(p.in, kMostPiece);
+  p.piece = static_cast<int>(round_up(ceil_div(p.in, pieces), kStep));
   p.stage_row = row_bytes(p.piece);
   int rows = kStageRows;
   while (rows < kTileRows && 2 * rows * p.stage_row <= kStageBytes) rows *= 2;
@@ -190,7 +189,6 @@ Channels<X> channels_of(const SelectiveScanStepArgs& args) {
 }
 
 }  // namespace
-
 }  // namespace program
 
 namespace {
@@ -257,26 +255,20 @@ bool is_for_program(const SelectiveScanStepArgs& args) {
 template <typename X>
 class Kernel final : public StepKernel {
  public:
-  Kernel(const std::vector<program::Instruction<X>>& list, int batch, int in) : batch_(batch) {
+  Kernel(const std::vector<program::Instruction<X>>& instructions, int batch, int in)
+      : batch_(batch) {
     const DeviceProperties& device = properties(current_device());
     blocks_ = device.multiprocessors;
     shared_bytes_ = device.shared_bytes_per_block - program::kStaticBytes;
-    // By a stream of its own, which nothing is captured from.
+    // Instructions, then the counter. By a stream of its own, which nothing is captured from.
     const OwnedStream stream;
-    const std::size_t counter_bytes = sizeof(unsigned long long);
-    const auto upload = [&](const auto& values) {
-      const std::size_t bytes = values.size() * sizeof(values[0]);
-      memory_.push_back(allocate(bytes));
-      copy_to_device(memory_.back().get(), values.data(), bytes, stream);
-      return static_cast<const void*>(memory_.back().get());
-    };
-    const auto* instructions = upload(list);
-    memory_.push_back(allocate(counter_bytes));
-    fill_bytes(memory_.back().get(), 0, counter_bytes, stream);
-    synchronize(stream);
-    params_ = {.instructions = static_cast<const program::Instruction<X>*>(instructions),
-               .count = static_cast<int>(list.size()),
-               .arrivals = reinterpret_cast<unsigned long long*>(memory_.back().get()),
+    const std::size_t bytes = instructions.size() * sizeof(instructions[0]);
+    memory_ = allocate(bytes + sizeof(unsigned long long));
+    fill_bytes(memory_.get() + bytes, 0, sizeof(unsigned long long), stream);
+    copy_to_device(memory_.get(), instructions.data(), bytes, stream);
+    params_ = {.instructions = reinterpret_cast<const program::Instruction<X>*>(memory_.get()),
+               .count = static_cast<int>(instructions.size()),
+               .arrivals = reinterpret_cast<unsigned long long*>(memory_.get() + bytes),
                .layout = program::layout_of<X>(batch, in, device.shared_bytes_per_block)};
   }
 
@@ -287,7 +279,7 @@ class Kernel final : public StepKernel {
  private:
   int batch_, blocks_;
   std::int64_t shared_bytes_;
-  std::vector<std::shared_ptr<std::byte>> memory_;
+  std::shared_ptr<std::byte> memory_;
   program::Params<X> params_;
 };
 
@@ -329,8 +321,7 @@ struct StepProgram::Instructions {
 
   template <typename X>
   void add(const LinearStepArgs& args) {
-    auto& to = std::get<Of<X>>(all);
-    to.emplace_back(program::linear_of<X>(args, multiprocessors()));
+    std::get<Of<X>>(all).emplace_back(program::linear_of<X>(args, multiprocessors()));
   }
   template <typename X>
   void add(const SsdStepArgs& args) {

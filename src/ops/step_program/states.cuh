@@ -160,10 +160,9 @@ __device__ __forceinline__ void run_channels(const Channels<X>& p, const Grid& g
   };
   load_first();
   if (!is_first) grid.wait();
-    // All lanes of a warp take part in its sums.
 #pragma unroll 1
   for (; __any_sync(kFullWarp, unit < all); unit += places, load_first()) {
-    const bool exists = unit < all;
+    const bool exists = unit < all;  // or takes part in the sums of its warp alone
     float y = 0;
     float x = 0;
     if (exists) {

@@ -49,6 +49,12 @@ __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(to_shared(barrier)) : "memory");
 }
 
+/// So many times.
+__device__ inline void arrive(Barrier* barrier, int times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(to_shared(barrier)), "r"(times)
+               : "memory");
+}
+
 /// Arrives and announces bytes that the copy engine will bring in this phase.
 __device__ inline void arrive_expecting(Barrier* barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(to_shared(barrier)),
@@ -72,6 +78,11 @@ __device__ inline void wait(Barrier* barrier, std::uint32_t parity) {
 /// Barrier `id` (1 to 15) among `threads` threads of the block, a multiple of 32.
 __device__ inline void sync_threads_of(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Counts as there for those who wait so for the same barrier, and goes on.
+__device__ inline void arrive_threads_of(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // ---- the copy engine ----------------------------------------------------------------------------

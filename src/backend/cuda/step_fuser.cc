@@ -37,6 +37,7 @@ void StepFuser::append_held() {
   if (linear_) {
     const Linear linear = std::move(*linear_);
     linear_.reset();
+    read_last_ = linear.keep;
     if (program_.add(linear.args)) return;
     run_program();
     cuda::linear_step(linear.args, stream_);

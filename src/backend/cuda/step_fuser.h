@@ -21,8 +21,8 @@ namespace adder {
 /// cannot take. It must outlive what is recorded.
 ///
 /// What a held operation was to write is not written once it is part of a larger one: the output of
-/// a norm that a linear took in, and the columns that a convolution took in. Models read neither
-/// again, but for the last norm's.
+/// a norm that a linear took in, the columns that a convolution took in, and those that the step of
+/// heads reads. Models read none of them again, but for the last norm's.
 class StepFuser {
  public:
   explicit StepFuser(cuda::Stream stream) : stream_(stream) {}
@@ -68,6 +68,9 @@ class StepFuser {
   const cuda::Stream stream_;
   std::optional<Norm> norm_;
   std::optional<Linear> linear_;
+  /// Of the last linear. Heads after it can be part of it only if their output is elsewhere, so
+  /// that its memory must not be given back yet.
+  std::vector<Tensor> read_last_;
   cuda::StepProgram program_;
   std::vector<std::unique_ptr<const cuda::StepKernel>> kernels_;  ///< all that have run
 };

@@ -15,8 +15,11 @@
 
 namespace adder::cuda::program {
 
-/// Warps that compute; one more asks for weights.
+/// Warps that multiply; one more asks for weights.
 inline constexpr int kWarps = 8;
+/// Others take steps of states while a projection is multiplied on.
+inline constexpr int kSideWarps = 3;
+inline constexpr int kMostRowsBeside = 32 * kSideWarps;  ///< one a thread
 /// Rows of a weight and elements of each that a matrix instruction multiplies.
 inline constexpr int kTileRows = 16;
 inline constexpr int kStep = 16;
@@ -39,13 +42,31 @@ inline constexpr int kMostRoundTiles = 12;
 inline constexpr int kConvWidth = 4;      ///< the most
 inline constexpr int kMostColumns = 128;  ///< of a head's state
 inline constexpr int kWarpRows = 4;       ///< rows of it that a warp has at a time
+/// Channels of heads that a block can have beside a projection, and what is known of each. Their
+/// heads are at most a warp's lanes.
+inline constexpr int kMostChannels = 64;
+inline constexpr int kChannelBytes = 16;
+inline constexpr int kFewestHeadChannels = 3;
 
 /// v in float32 is the sum of so many bf16 numbers, to the last bit but rounding; 16 bits do for
 /// what was rounded to bf16.
 template <typename X>
 inline constexpr int kParts = std::is_same_v<X, float> ? 3 : 2;
 
-enum class Kind : std::int32_t { linear, ssd, scan };
+/// What an exchanged number is stored as, see exchange.cuh.
+template <typename X>
+using ExchangedNumber =
+    std::conditional_t<std::is_same_v<X, float>, unsigned long long, std::uint32_t>;
+
+/// Where an instruction gives its results, in numbers, and which of so many that take turns there
+/// it is in a launch.
+struct Link {
+  std::int32_t at;
+  std::uint32_t turn, turns;
+};
+
+/// `mixer`: a projection, the step of the heads that it makes all inputs of, and the gate.
+enum class Kind : std::int32_t { linear, mixer, ssd, scan };
 
 /// A row of a matrix for each sequence, `row` elements apart; data may be null.
 template <typename T>
@@ -62,15 +83,23 @@ enum class Before : std::int32_t {
   norm_gate      ///< norms of groups of x, then · silu(z)
 };
 
+/// Adjacent rows of a weight, spread over the blocks: block b has `rows` of them, from
+/// first + b · rows + min(b, extra) on, and one more if b < extra.
+struct Spread {
+  std::int32_t first, rows, extra;
+};
+
 /// A projection, see linear_step.
 template <typename X>
 struct Linear {
   const bf16* weight;
   std::int32_t weight_row;
   std::int32_t batch, in;
-  /// Block b has `rows` rows, from b · rows + min(b, extra) on, and one more if b < extra.
-  std::int32_t rows, extra;
+  /// In the order in which a block multiplies them. Those of a mixer: B, C and dt, which all blocks
+  /// need; x; the others. Else the last has all.
+  Spread shared, channels, others;
   std::int32_t piece;            ///< elements of a row that are copied at once
+  std::int32_t pieces;           ///< of a row
   std::int32_t log2_stage_rows;  ///< of 4, 8 or 16
   std::int32_t stage_row;        ///< bytes between rows in a stage
 
@@ -85,6 +114,14 @@ struct Linear {
   Rows<float> new_residual;
   Rows<X> norm_y;
   const float* norm_weight;
+
+  /// x, or x · silu(z) with a gate, is what the instruction before gives.
+  bool takes;
+  /// The result is given to the next one in place of being stored to y.
+  bool gives;
+  std::int32_t given;  ///< numbers of a sequence that it gives, or a mixer does
+  /// The residual is this block's own copy, and so is the new one, in Params::residuals.
+  bool takes_residual, keeps_residual;
 
   const float* bias;
   Rows<void> y;
@@ -116,6 +153,10 @@ struct Heads {
   std::int32_t rows;
   DtOptions dt_options;
   bool dt_is_float, D_has_headdim;
+  std::int32_t stage_rows;  ///< rows of the state that a stage has room for
+  /// Of a mixer, which gives y · silu(z) and then what its own blocks need for the heads: where
+  /// that begins, how much it is, and where B, C and dt begin in it.
+  std::int32_t exchange, exchange_size, exchange_B, exchange_C, exchange_dt;
 };
 
 /// A step of channels, see selective_scan_step.
@@ -135,25 +176,30 @@ struct Channels {
 
 template <typename X>
 struct alignas(16) Instruction {
-  explicit Instruction(const Linear<X>& args) : kind(Kind::linear), linear(args) {}
-  explicit Instruction(const Heads& args) : kind(Kind::ssd), heads(args) {}
-  explicit Instruction(const Channels<X>& args) : kind(Kind::scan), channels(args) {}
-
   Kind kind;
-  union {
-    Linear<X> linear;
-    Heads heads;
-    Channels<X> channels;
-  };
+  /// Whether it begins and ends with a meeting of all blocks: what was before it, and what comes
+  /// after it, need not read what another instruction has stored.
+  bool enters = false;
+  bool leaves = false;
+  /// Of the one before, if this one takes, and its own, if it gives.
+  Link takes_from{}, gives_to{};
+  Linear<X> linear{};  ///< of a linear and a mixer
+  Heads heads{};       ///< of a mixer and an ssd
+  Channels<X> channels{};
 };
+
+/// Shared memory that the kernel has besides: barriers, and two instructions for each kind of
+/// warps.
+inline constexpr int kStaticBytes = 5632;
 
 /// Where things are in shared memory, in bytes.
 struct Layout {
-  std::int32_t sums;    ///< of the squares of v, a float a warp
-  std::int32_t slots;   ///< of sums of products
-  std::int32_t v;       ///< kParts rows of each sequence
-  std::int32_t v_row;   ///< bytes from one to the next
-  std::int32_t stages;  ///< the first of nstages
+  std::int32_t sums;      ///< of the squares of v, a float a warp
+  std::int32_t channels;  ///< of a mixer's heads that are the block's, kChannelBytes each
+  std::int32_t slots;     ///< of sums of products
+  std::int32_t v;         ///< kParts rows of each sequence
+  std::int32_t v_row;     ///< bytes from one to the next
+  std::int32_t stages;    ///< the first of nstages
   std::int32_t nstages;
   std::int32_t round_tiles;  ///< that there are slots for
 };
@@ -162,8 +208,13 @@ template <typename X>
 struct Params {
   const Instruction<X>* instructions;
   std::int32_t count;
-  /// Blocks that came to a point where all wait for all, since ever.
+  /// Blocks that came to a point where all wait for all, since ever, and such points a launch.
   unsigned long long* arrivals;
+  std::int32_t meetings;
+  ExchangedNumber<X>* exchange;
+  /// So many floats for each block.
+  float* residuals;
+  std::int32_t residual_size;
   Layout layout;
 };
 

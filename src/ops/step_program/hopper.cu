@@ -5,75 +5,83 @@
 // long as there is room for them: 185 KB a multiprocessor, what 6 µs bring.
 //
 // Map: a block per multiprocessor, all there at once. One warp copies the block's rows of each
-// weight into a ring of stages; eight warps compute, each a fixed eighth of the columns of all
+// weight into a ring of stages; eight warps multiply, each a fixed eighth of the columns of all
 // rows. Between two operations all blocks wait for one another (a counter in device memory), having
-// asked before for what they need that no operation writes. A layer of Mamba-2 is three operations;
-// with nothing to compute each would still take about 1.9 µs: 0.8 for the blocks to meet, 0.5 for
-// what one wrote to come from the L2 cache, the rest for sums over the block. Instructions count as
-// well: each operation's are fetched anew, so that short code is faster than unrolled loops.
+// asked before for what they need that no operation writes. With nothing to compute an operation
+// would still take about 1.9 µs: 0.8 for the blocks to meet, 0.5 for what one wrote to come from
+// the L2 cache, the rest for sums over the block. So a layer of Mamba-2 is two of them, not three:
+// where a projection makes all inputs of the step of heads, a block steps the states of the
+// channels whose x it makes, in three more warps, while the others multiply the rows of z. B, C and
+// dt, some rows a block, are made first and go through memory; states come through the ring.
+// Instructions count as well: each operation's are fetched anew, so that short code is faster than
+// unrolled loops.
 //
 // Shared memory: all of it. Arithmetic: products of bf16 with sums in float32, v in float32 being
 // the sum of two or three bf16 numbers; the rest as in the operations. Sums are in a fixed order: a
 // sequence gives the same bits each time, whatever the others are. Registers (nvcc 13.0, sm_90a):
-// 167 at most, no spills.
+// 168 at most, no spills.
 
 #include "cuda/check.h"
+#include "ops/step_program/mixer.cuh"
 #include "ops/step_program/product.cuh"
 #include "ops/step_program/states.cuh"
 
 namespace adder::cuda::program {
 namespace {
 
-constexpr int kBlockThreads = kThreads + kWarpSize;
-
 template <typename X>
-struct Fetched {
-  static constexpr int kVectors = static_cast<int>(sizeof(Instruction<X>) / sizeof(uint4));
-  static_assert(sizeof(Instruction<X>) % sizeof(uint4) == 0 && kVectors <= kThreads);
+struct Static {
+  Barrier barriers[2 * kMaxStages];
+  typename Fetcher<X, kThreads>::Memory of_main;
+  typename Fetcher<X, kSideThreads>::Memory of_side;
+  typename Fetcher<X, kWarpSize>::Memory of_copies;
 };
 
 template <typename X, int kBatch>
-__device__ __forceinline__ void run(const Instruction<X>& instruction, const Shared& shared,
-                                    Product<X, kBatch>& product, const Grid& grid, bool is_first) {
-  switch (instruction.kind) {
-    case Kind::linear:
-      return run_linear<X, kBatch>(instruction.linear, shared, product, grid, is_first);
-    case Kind::ssd:
-      return run_heads<X>(instruction.heads, grid, is_first);
-    case Kind::scan:
-      return run_channels<X>(instruction.channels, grid, is_first);
-  }
-}
-
-template <typename X, int kBatch>
-__global__ void __launch_bounds__(kBlockThreads, 1)
+__global__ void __launch_bounds__(kBlockThreads<kBatch>, 1)
     program_kernel(const __grid_constant__ Params<X> p) {
+  static_assert(sizeof(Static<X>) <= kStaticBytes);
   extern __shared__ __align__(128) char memory[];
-  __shared__ Barrier barriers[2 * kMaxStages];
-  __shared__ uint4 fetched[2][Fetched<X>::kVectors];
+  __shared__ Static<X> fixed;
   const Layout& layout = p.layout;
-  const Ring ring(barriers, memory + layout.stages, layout.nstages);
+  const Ring ring(fixed.barriers, memory + layout.stages, layout.nstages);
   const int me = static_cast<int>(threadIdx.x);
-  const auto* instructions = reinterpret_cast<const uint4*>(p.instructions);
-  if (me < Fetched<X>::kVectors) fetched[0][me] = instructions[me];
   if (me == 0) ring.init();
   __syncthreads();
-  if (warp_index() == kWarps) return copy_weights(p, ring);
+  if (warp_index() == kWarps) return copy_weights(p, ring, fixed.of_copies);
 
   const Shared shared{reinterpret_cast<float*>(memory + layout.sums),
-                      reinterpret_cast<float*>(memory + layout.slots), memory + layout.v,
-                      layout.v_row, layout.round_tiles};
+                      reinterpret_cast<Channel*>(memory + layout.channels),
+                      reinterpret_cast<float*>(memory + layout.slots),
+                      memory + layout.v,
+                      layout.v_row,
+                      layout.round_tiles};
+  if constexpr (kHasMixers<kBatch>) {
+    if (warp_index() > kWarps) return Beside<X>(p, shared, ring).run(fixed.of_side);
+  }
   Grid grid(p.arrivals);
+  const std::uint32_t launches = grid.launches(p.meetings);
+  float* residual = p.residuals + blockIdx.x * static_cast<std::size_t>(p.residual_size);
   Product<X, kBatch> product(shared, ring);
+  Fetcher<X, kThreads> fetcher(p, fixed.of_main, me);
+  sync_threads();
 #pragma unroll 1
   for (int i = 0; i < p.count; ++i) {
-    const bool fetches = i + 1 < p.count && me < Fetched<X>::kVectors;
-    uint4 next{};
-    if (fetches) next = instructions[(i + 1) * Fetched<X>::kVectors + me];
-    run<X, kBatch>(*reinterpret_cast<const Instruction<X>*>(fetched[i % 2]), shared, product, grid,
-                   i == 0);
-    if (fetches) fetched[(i + 1) % 2][me] = next;
-    grid.arrive();
+    const Instruction<X>& instruction = fetcher.get(i);
+    const auto go_on = [&] { fetcher.advance(i); };
+    if (is_projection(instruction)) {
+      run_linear<X, kBatch>(instruction, shared, product, grid,
+                            Exchange<X>(p, instruction.takes_from, launches),
+                            Exchange<X>(p, instruction.gives_to, launches), residual, go_on);
+    } else {
+      if (instruction.kind == Kind::ssd) {
+        run_heads<X>(instruction.heads, grid, instruction.enters);
+      } else {
+        run_channels<X>(instruction.channels, grid, instruction.enters);
+      }
+      go_on();
+    }
+    if (instruction.leaves) grid.leave();
   }
 }
 
@@ -90,7 +98,7 @@ void launch_batch(const Params<X>& params, int blocks, std::int64_t shared_bytes
   attribute.val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kBlockThreads);
+  config.blockDim = dim3(kBlockThreads<kBatch>);
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &attribute;

@@ -16,7 +16,7 @@ class Product {
 
  public:
   __device__ Product(const Shared& shared, const Ring& ring)
-      : ring_(ring), slots_(shared.slots + warp_index() * S::kRows * kTileRows) {
+      : ring_(ring), slots_(shared.slots + warp_index()) {
     const int matrix = lane_index() / 8;
     const int row = lane_index() % 8;
     row_ = matrix % 2 * 8 + row;
@@ -26,67 +26,94 @@ class Product {
                                                           warp_index() * 2 * kStep);
   }
 
-  /// The next `rows` rows, tile by tile.
-  __device__ void run(const Linear<X>& linear, int rows) {
-    float* slots = slots_;
+  /// The next `rows` rows, tile by tile, to slots from those of `tile` on.
+  __device__ __forceinline__ void run(const Linear<X>& linear, int rows, int tile) {
+    // Numbers in registers: the compiler would read them again after every wait.
+    const int in = linear.in;
+    const int piece = linear.piece;
+    const int log2_stage_rows = linear.log2_stage_rows;
+    const int stage_row = linear.stage_row;
+    float* slots = slots_ + tile * S::kTileSlots;
 #pragma unroll 1
     for (; rows > 0; rows -= kTileRows, slots += S::kTileSlots) {
-      const int stages = ((min(rows, kTileRows) - 1) >> linear.log2_stage_rows) + 1;
+      const int tile_rows = min(rows, kTileRows);
+      const int row = min(row_, tile_rows - 1);  // what is not there, twice
+      const int stages = ((tile_rows - 1) >> log2_stage_rows) + 1;
+      const int stage = row >> log2_stage_rows;
+      const int at = (row - (stage << log2_stage_rows)) * stage_row + column_;
       float sums[kWays][S::kHalves][4] = {};
+      std::uint32_t v = v_;
 #pragma unroll 1
-      for (int begin = 0; begin < linear.in; begin += linear.piece) {
-        multiply(linear, begin, min(rows, kTileRows), stages, sums);
+      for (int left = in; left > 0; left -= piece) {
+        ring_.wait_until_full(stages);
+        multiply(to_shared(ring_.stage(stage)) + static_cast<std::uint32_t>(at), v,
+                 min(piece, left) / kStep - warp_index(), sums);
+        ring_.release(stages);
+        ring_.advance_little(stages);
+        v += static_cast<std::uint32_t>(2 * piece);
       }
       hand_in(slots, sums);
     }
   }
 
- private:
-  __device__ __forceinline__ void multiply(const Linear<X>& linear, int begin, int rows, int stages,
-                                           float (&sums)[kWays][S::kHalves][4]) {
-    const int row = min(row_, rows - 1);  // what is not there, twice
-    const int stage = row >> linear.log2_stage_rows;
-    std::uint32_t weight =
-        to_shared(ring_.stage(stage)) +
-        static_cast<std::uint32_t>((row - (stage << linear.log2_stage_rows)) * linear.stage_row +
-                                   column_);
-    std::uint32_t v = v_ + static_cast<std::uint32_t>(2 * begin);
-    Ring done = ring_;
+  /// Goes past stages that are for the warps beside, which release them. Not without having seen
+  /// them full: the parity of a later round would look the same.
+  __device__ __forceinline__ void pass(int stages) {
 #pragma unroll 1
-    for (int i = 0; i < stages; ++i) {
-      ring_.wait_until_full();
-      ring_.advance();
-    }
-    int left = min(linear.piece, linear.in - begin) / kStep - warp_index();  // steps, of all warps
-#pragma unroll 1
-    for (; left > kWarps; left -= 2 * kWarps) {
-      multiply_step(weight, v, sums[0]);
-      multiply_step(weight + kNext, v + kNext, sums[1]);
-      weight += 2 * kNext;
-      v += 2 * kNext;
-    }
-    if (left > 0) multiply_step(weight, v, sums[0]);
-    __syncwarp();
-#pragma unroll 1
-    for (int i = 0; i < stages; ++i) {
-      done.release();
-      done.advance();
+    for (; stages > 0; stages -= kFewestStages) {
+      const int now = min(stages, kFewestStages);
+      ring_.wait_until_full(now);
+      ring_.advance_little(now);
     }
   }
 
-  __device__ __forceinline__ static void multiply_step(std::uint32_t weight, std::uint32_t v,
-                                                       float (&sum)[S::kHalves][4]) {
+ private:
+  // So many `steps` of all warps are left, this one being the first of one of its own.
+  __device__ __forceinline__ static void multiply(std::uint32_t weight, std::uint32_t v, int steps,
+                                                  float (&sums)[kWays][S::kHalves][4]) {
+    Operands operands[4];
+    const auto load = [&](int i, int ahead) {
+      if (steps > ahead * kWarps) operands[i].load(weight + ahead * kNext, v + ahead * kNext);
+    };
+    const auto use = [&](int i) {
+      if (steps > i * kWarps) operands[i].multiply(sums[i % kWays]);
+    };
+    // Two are on their way while two are multiplied.
+    load(0, 0);
+    load(1, 1);
+#pragma unroll 1
+    while (steps > 0) {
+      load(2, 2);
+      load(3, 3);
+      use(0);
+      use(1);
+      load(0, 4);
+      load(1, 5);
+      use(2);
+      use(3);
+      steps -= 4 * kWarps;
+      weight += 4 * kNext;
+      v += 4 * kNext;
+    }
+  }
+
+  struct Operands {
     std::uint32_t a[4];
     std::uint32_t b[4];
-    ldmatrix_x4(a, weight);
-    if constexpr (S::kHalves == 2) {
-      ldmatrix_x4(b, v);
-      TensorCore<bf16>::multiply(sum[1], a, b[2], b[3]);
-    } else {
-      ldmatrix_x2(b[0], b[1], v);
+
+    __device__ __forceinline__ void load(std::uint32_t weight, std::uint32_t v) {
+      ldmatrix_x4(a, weight);
+      if constexpr (S::kHalves == 2) {
+        ldmatrix_x4(b, v);
+      } else {
+        ldmatrix_x2(b[0], b[1], v);
+      }
     }
-    TensorCore<bf16>::multiply(sum[0], a, b[0], b[1]);
-  }
+    __device__ __forceinline__ void multiply(float (&sum)[S::kHalves][4]) const {
+      if constexpr (S::kHalves == 2) TensorCore<bf16>::multiply(sum[1], a, b[2], b[3]);
+      TensorCore<bf16>::multiply(sum[0], a, b[0], b[1]);
+    }
+  };
 
   __device__ __forceinline__ void hand_in(float* slots,
                                           const float (&sums)[kWays][S::kHalves][4]) const {
@@ -98,7 +125,7 @@ class Product {
       for (int i = 0; i < 4; ++i) {
         const int row = 8 * half + 2 * t + i % 2;  // of v
         if (row >= S::kRows) continue;
-        slots[row * kTileRows + g + i / 2 * 8] = sums[0][half][i] + sums[1][half][i];
+        slots[(row * kTileRows + g + i / 2 * 8) * kWarps] = sums[0][half][i] + sums[1][half][i];
       }
     }
   }
@@ -113,17 +140,19 @@ class Product {
 template <typename X, int kBatch>
 __device__ __forceinline__ float sum_of(const Shared& shared, int row, int sequence) {
   using S = Shape<X, kBatch>;
-  const float* from =
-      shared.slots + row / kTileRows * S::kTileSlots + sequence * kTileRows + row % kTileRows;
+  const float* from = shared.slots + row / kTileRows * S::kTileSlots +
+                      (sequence * kTileRows + row % kTileRows) * kWarps;
   float sum = 0;
 #pragma unroll
   for (int part = kParts<X> - 1; part >= 0; --part) {  // the least first
-    float of_part = 0;
+    float of_warps[kWarps];
+    load_floats(from + part * kBatch * kTileRows * kWarps, true, of_warps);
 #pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) {
-      of_part += from[(warp * S::kRows + part * kBatch) * kTileRows];
+    for (int distance = kWarps / 2; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int i = 0; i < distance; ++i) of_warps[i] += of_warps[i + distance];
     }
-    sum += of_part;
+    sum += of_warps[0];
   }
   return sum;
 }
@@ -152,10 +181,18 @@ struct ConvInput {
   }
 };
 
+/// As if it had been stored and read again.
+template <typename X>
+__device__ __forceinline__ float rounded(float x) {
+  float out[1];
+  to_floats(from_floats<X, 1>({x}), out);
+  return out[0];
+}
+
 /// The column through the convolution, its newest input being `x`.
 template <typename X>
-__device__ __forceinline__ void convolve(const Linear<X>& p, int sequence, float x,
-                                         const ConvInput& in) {
+__device__ __forceinline__ float convolve(const Linear<X>& p, int sequence, float x,
+                                          const ConvInput& in) {
   float* state = p.conv_state.data + sequence * p.conv_state.row + in.channel;
   float sum = in.bias;
 #pragma unroll
@@ -168,61 +205,104 @@ __device__ __forceinline__ void convolve(const Linear<X>& p, int sequence, float
       if (k > 0) state[(k - 1) * p.conv_state_row] = x;
     }
   }
-  write(p.conv_y.data + sequence * p.conv_y.row + in.channel, silu<X>(sum));
+  return silu<X>(sum);
+}
+
+template <typename X>
+__device__ __forceinline__ void store_result(const Linear<X>& p, int row, int sequence, float v) {
+  if (p.y_is_float) {
+    static_cast<float*>(p.y.data)[sequence * p.y.row + row] = v;
+  } else {
+    write(static_cast<X*>(p.y.data) + sequence * p.y.row + row, v);
+  }
 }
 
 template <typename X>
 __device__ __forceinline__ void finish(const Linear<X>& p, int row, int sequence, float sum,
                                        const ConvInput& conv) {
-  if (p.bias != nullptr) sum += p.bias[row];
   if (conv.channel >= 0) {
-    // As the product would have been stored and read again.
-    const Pack<X, 1> rounded = from_floats<X, 1>({sum});
-    float one[1];
-    to_floats(rounded, one);
-    convolve(p, sequence, one[0], conv);
-  } else if (p.y_is_float) {
-    static_cast<float*>(p.y.data)[sequence * p.y.row + row] = sum;
+    write(p.conv_y.data + sequence * p.conv_y.row + conv.channel,
+          convolve(p, sequence, rounded<X>(sum), conv));
   } else {
-    write(static_cast<X*>(p.y.data) + sequence * p.y.row + row, sum);
+    store_result(p, row, sequence, sum);
   }
 }
 
-template <typename X, int kBatch>
-__device__ __forceinline__ void run_linear(const Linear<X>& p, const Shared& shared,
+/// `residual` is the block's own. `go_on` is called once all threads are in this instruction and
+/// none in the one before.
+template <typename X, int kBatch, typename GoOn>
+__device__ __forceinline__ void run_linear(const Instruction<X>& instruction, const Shared& shared,
                                            Product<X, kBatch>& product, const Grid& grid,
-                                           bool is_first) {
-  const Maker<X, kBatch> maker(p, shared);
+                                           const Exchange<X>& from, const Exchange<X>& to,
+                                           float* residual, const GoOn& go_on) {
+  const Linear<X>& p = instruction.linear;
+  const Maker<X, kBatch> maker(p, shared, from, residual);
   const Share share(p);
   const int me = static_cast<int>(threadIdx.x);
   ConvInput conv;
-  // This thread's results are row me / kBatch of the block's, of sequence me % kBatch, and so on.
-  const auto load_conv = [&](int result) {
-    const int row = result / kBatch;
+  // Of a round's results, row me / kBatch, sequence me % kBatch, and so on, are this thread's.
+  const auto load_conv = [&](int first, int result) {
+    const int place = first + result / kBatch;
     const int sequence = result % kBatch;
-    conv.load(p, share.first + row, sequence, row < share.rows && sequence < p.batch);
+    conv.load(p, share.row_of(place), sequence, place < share.rows && sequence < p.batch);
   };
-  load_conv(me);
-  if (!is_first) grid.wait();
+  load_conv(share.split, me);
+  if (instruction.enters) grid.enter();
   const float squares = maker.run();
+  go_on();
 
-  const int round_rows = shared.round_tiles * kTileRows;
+  // Rounds of as many rows as there are slots for; of a mixer, which has slots for all, first those
+  // that are finished beside.
+  const bool is_mixer = kHasMixers<kBatch> && instruction.kind == Kind::mixer;
+  int barrier = is_mixer ? kSharedRows : kMixerEnd;
+  int first = 0;
+  int tile = 0;
 #pragma unroll 1
-  for (int first = 0; first < share.rows; first += round_rows) {
-    const int rows = min(round_rows, share.rows - first);
-    product.run(p, rows);
+  do {
+    const int end = barrier == kSharedRows ? share.shared_end()
+                    : barrier == kChannelRows
+                        ? share.split
+                        : min(first + shared.round_tiles * kTileRows, share.rows);
+    product.run(p, end - first, tile);
     if (first == 0 && p.is_scaled) maker.put_sum(squares);
-    sync_threads();
+    if (barrier != kMixerEnd) {
+      arrive_for_others(barrier);
+      if (end == share.split) {
+        if (barrier == kSharedRows) arrive_for_others(kChannelRows);
+        product.pass(state_stages(instruction.heads, share));
+        barrier = kChannelRows;
+      }
+      ++barrier;
+      tile += (end - first + kTileRows - 1) / kTileRows;
+      first = end;
+      continue;
+    }
+    if (is_mixer) {
+      wait_for_others(kMixerEnd);
+    } else {
+      sync_threads();
+    }
 #pragma unroll 1
-    for (int i = me; i < rows * kBatch; i += kThreads) {
+    for (int i = me; i < (end - first) * kBatch; i += kThreads) {
       const int sequence = i % kBatch;
       if (sequence >= p.batch) continue;
-      if (first > 0 || i != me) load_conv(first * kBatch + i);
-      const float sum = sum_of<X, kBatch>(shared, i / kBatch, sequence);
-      finish(p, share.first + first + i / kBatch, sequence, sum * maker.scale_of(sequence), conv);
+      const int place = first + i / kBatch;
+      const int row = share.row_of(place);
+      float v = sum_of<X, kBatch>(shared, tile * kTileRows + i / kBatch, sequence) *
+                maker.scale_of(sequence);
+      if (p.bias != nullptr) v += p.bias[row];
+      if (is_mixer) {
+        to.put(row, shared.channels[place - share.split].x * silu<X>(v));
+      } else if (p.gives) {
+        to.put(sequence * p.given + row, v);
+      } else {
+        if (first > share.split || i != me) load_conv(first, i);
+        finish(p, row, sequence, v, conv);
+      }
     }
-    if (first + rows < share.rows) sync_threads();  // before the slots are filled again
-  }
+    if (end < share.rows) sync_threads();  // before the slots are filled again
+    first = end;
+  } while (barrier != kMixerEnd || first < share.rows);
   if (p.norm_y.data != nullptr && blockIdx.x == 0) maker.store_norm();
 }
 

@@ -25,6 +25,10 @@ inline constexpr std::int64_t kMaxStepProgramBatch = 4;
 class StepKernel {
  public:
   virtual ~StepKernel() = default;
+  /// Instructions, and those of them after which all of the device waits for all: where an
+  /// operation does not give its result to the next one number by number.
+  virtual int phases() const = 0;
+  virtual int meetings() const = 0;
   /// Puts them on the stream. Launches of the same object must not run at the same time. In a
   /// graph, which must not outlive this object, too.
   virtual void launch(Stream stream) const = 0;
@@ -40,6 +44,11 @@ class StepKernel {
 ///
 /// Results are those of the operations in the order in which they were added, but for rounding:
 /// what a projection multiplies is kept to 16 bits in place of 24 where x has 16.
+///
+/// A layer of Mamba-2, the projection with convolution, the step of the heads whose x, B, C and dt
+/// it makes, and the projection with the gate of their y by its z, writes none of these; nor is y
+/// of a projection written that is x of the norm of the next, and the new residual that only a
+/// later one of these reads: they are given from multiprocessor to multiprocessor.
 class StepProgram {
  public:
   StepProgram();
@@ -61,12 +70,12 @@ class StepProgram {
   std::unique_ptr<const StepKernel> compile();
 
  private:
-  struct Instructions;
+  struct Operations;
 
   template <typename Args>
   bool add_any(const Args& args, DType x_dtype);
 
-  std::unique_ptr<Instructions> instructions_;
+  std::unique_ptr<Operations> operations_;
 };
 
 }  // namespace cuda

@@ -8,6 +8,7 @@
 // left to the results, so that the product does not wait for it.
 
 #include "cuda/rows.cuh"
+#include "ops/step_program/exchange.cuh"
 #include "ops/step_program/grid.cuh"
 
 namespace adder::cuda::program {
@@ -22,9 +23,16 @@ struct Shape {
   static_assert(kHalves <= 2);
 };
 
+/// What is known of a channel of a mixer's heads before B, C and dt; then y, in place of x.
+struct alignas(16) Channel {
+  float x, Dx;
+  int head;
+};
+
 struct Shared {
-  float* sums;   ///< a warp's part of the sum of squares
-  float* slots;  ///< (tile, warp, row of v, row of the tile)
+  float* sums;        ///< a warp's part of the sum of squares
+  Channel* channels;  ///< kMostChannels
+  float* slots;       ///< (tile, row of v, row of the tile, warp)
   char* v;
   int v_row;
   int round_tiles;  ///< tiles that there are slots for
@@ -34,12 +42,15 @@ template <typename X, int kBatch>
 class Maker {
   using S = Shape<X, kBatch>;
   static constexpr int kNext = 4 * S::kSequenceThreads;
-  static constexpr int kTogether = 2;  // loads under way of each tensor
 
  public:
-  __device__ Maker(const Linear<X>& p, const Shared& shared)
+  /// `from`: what the instruction before gives. `residual`: the block's own.
+  __device__ Maker(const Linear<X>& p, const Shared& shared, const Exchange<X>& from,
+                   float* residual)
       : p_(p),
         shared_(shared),
+        from_(from),
+        residual_(residual),
         s_(static_cast<int>(threadIdx.x) / S::kSequenceThreads),
         index_(4 * (static_cast<int>(threadIdx.x) % S::kSequenceThreads)) {}
 
@@ -47,9 +58,15 @@ class Maker {
   __device__ float run() const {
     float sum = 0;
     if (p_.before == Before::grouped_norm || p_.before == Before::norm_gate) {
-      run_groups(p_, shared_);
+      run_groups(p_, shared_, from_);
     } else if (s_ < p_.batch) {
-      sum = p_.before == Before::norm ? run_norm() : run_gate();
+      // As many loads of each tensor under way as rows of models need: each round of them takes as
+      // long as the first.
+      if (p_.before == Before::norm) {
+        sum = p_.in <= kNext ? run_norm<1>() : run_norm<3>();
+      } else {
+        sum = p_.in <= 2 * kNext ? run_gate<2>() : run_gate<3>();
+      }
     }
     sync_threads();
     return sum;
@@ -69,8 +86,12 @@ class Maker {
     const float by = scale_of(s_);
     for (int i = index_; i < p_.in; i += kNext) {
       float a[4];
-      load_floats(p_.residual.data + s_ * p_.residual.row + i, true, a);
-      if (p_.x.data != nullptr) {
+      if (p_.keeps_residual) {
+        load_floats(residual_ + s_ * p_.in + i, true, a);  // with x
+      } else {
+        load_floats(p_.residual.data + s_ * p_.residual.row + i, true, a);
+      }
+      if (!p_.keeps_residual && p_.x.data != nullptr) {
         float b[4];
         to_floats(load<4>(p_.x.data + s_ * p_.x.row + i), b);
 #pragma unroll
@@ -114,17 +135,21 @@ class Maker {
   // Threads without columns of their own look at the last ones, and do not count.
   __device__ int clamped(int i) const { return min(i, p_.in - 4); }
 
-  // Of all columns: v · weight, and the sum of squares.
-  __device__ void weigh(int first, float (&v)[kTogether][4], float& sum) const {
-    float w[kTogether][4];
+  template <int kTogether>
+  __device__ __forceinline__ void load_weight(int first, float (&w)[kTogether][4]) const {
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) w[n][0] = w[n][1] = w[n][2] = w[n][3] = 1.0F;
-    if (p_.norm_weight != nullptr) {
+    if (p_.norm_weight == nullptr) return;
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        load_floats(p_.norm_weight + clamped(first + n * kNext), true, w[n]);
-      }
+    for (int n = 0; n < kTogether; ++n) {
+      load_floats(p_.norm_weight + clamped(first + n * kNext), true, w[n]);
     }
+  }
+
+  // Of all columns: v · weight, and the sum of squares.
+  template <int kTogether>
+  __device__ __forceinline__ void weigh(int first, float (&v)[kTogether][4],
+                                        const float (&w)[kTogether][4], float& sum) const {
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) {
       const int i = first + n * kNext;
@@ -136,10 +161,32 @@ class Maker {
     }
   }
 
+  // x, once it is there.
+  template <int kTogether>
+  __device__ __forceinline__ void load_x(int first, float (&x)[kTogether][4]) const {
+    if (!p_.takes) {
+      const X* from = p_.x.data + s_ * p_.x.row;
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        to_floats(load<4>(from + clamped(first + n * kNext)), x[n]);
+      }
+      return;
+    }
+    bool all = false;
+    do {
+      all = true;
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        all = from_.take(s_ * p_.in + clamped(first + n * kNext), x[n]) && all;
+      }
+    } while (!all);
+  }
+
   // residual + x
-  __device__ float run_norm() const {
-    const float* residual = p_.residual.data + s_ * p_.residual.row;
-    const X* x = p_.x.data + s_ * p_.x.row;
+  template <int kTogether>
+  __device__ __forceinline__ float run_norm() const {
+    float* own = residual_ + s_ * p_.in;
+    const float* residual = p_.takes_residual ? own : p_.residual.data + s_ * p_.residual.row;
     const bool has_x = p_.x.data != nullptr;
     const bool writes = p_.new_residual.data != nullptr && blockIdx.x == 0;
     float sum = 0;
@@ -147,57 +194,63 @@ class Maker {
     for (int first = index_; first < p_.in; first += kTogether * kNext) {
       float v[kTogether][4];
       float a[kTogether][4] = {};
+      float w[kTogether][4];
+      load_weight(first, w);
 #pragma unroll
       for (int n = 0; n < kTogether; ++n) {
         const int i = clamped(first + n * kNext);
         load_floats(residual + i, true, v[n]);
-        if (has_x) to_floats(load<4>(x + i), a[n]);
       }
+      if (has_x) load_x(first, a);
 #pragma unroll
       for (int n = 0; n < kTogether; ++n) {
 #pragma unroll
         for (int k = 0; k < 4; ++k) v[n][k] += a[n][k];
       }
-      if (writes) {
 #pragma unroll
-        for (int n = 0; n < kTogether; ++n) {
-          const int i = clamped(first + n * kNext);  // the same from several threads
-          store_floats(p_.new_residual.data + s_ * p_.new_residual.row + i, v[n]);
-        }
+      for (int n = 0; n < kTogether; ++n) {
+        const int i = first + n * kNext;
+        if (i >= p_.in) break;
+        if (p_.keeps_residual) store_floats(own + i, v[n]);
+        if (writes) store_floats(p_.new_residual.data + s_ * p_.new_residual.row + i, v[n]);
       }
-      weigh(first, v, sum);
+      weigh(first, v, w, sum);
     }
     return sum;
   }
 
   // x, or x · silu(z)
-  __device__ float run_gate() const {
-    const X* x = p_.x.data + s_ * p_.x.row;
+  template <int kTogether>
+  __device__ __forceinline__ float run_gate() const {
     const X* z = p_.z.data + s_ * p_.z.row;
-    const bool has_z = p_.z.data != nullptr;
+    const bool has_z = p_.z.data != nullptr && !p_.takes;
     float sum = 0;
 #pragma unroll 1
     for (int first = index_; first < p_.in; first += kTogether * kNext) {
       float v[kTogether][4];
       float a[kTogether][4];
+      float w[kTogether][4];
+      load_weight(first, w);
+      if (has_z) {
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        const int i = clamped(first + n * kNext);
-        to_floats(load<4>(x + i), v[n]);
-        if (has_z) to_floats(load<4>(z + i), a[n]);
+        for (int n = 0; n < kTogether; ++n) {
+          to_floats(load<4>(z + clamped(first + n * kNext)), a[n]);
+        }
       }
+      load_x(first, v);
       if (has_z) {
 #pragma unroll
         for (int n = 0; n < kTogether; ++n) gate(v[n], a[n]);
       }
-      weigh(first, v, sum);
+      weigh(first, v, w, sum);
     }
     return sum;
   }
 
   // Norms of groups, which are part of v. Out of the way of the rest, which has no time for it.
-  __device__ __noinline__ static void run_groups(const Linear<X>& p, const Shared shared) {
-    Maker(p, shared).run_groups();
+  __device__ __noinline__ static void run_groups(const Linear<X>& p, const Shared shared,
+                                                 const Exchange<X> from) {
+    Maker(p, shared, from, nullptr).run_groups();
   }
   __device__ __forceinline__ void run_groups() const {
     const bool exists = s_ < p_.batch;
@@ -231,6 +284,8 @@ class Maker {
 
   const Linear<X>& p_;
   const Shared shared_;
+  const Exchange<X> from_;
+  float* residual_;
   int s_, index_;
 };
 

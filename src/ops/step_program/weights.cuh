@@ -8,17 +8,58 @@
 
 namespace adder::cuda::program {
 
-/// A block's rows of a weight.
-struct Share {
+/// A block's part of adjacent rows.
+struct Part {
   int first, rows;
 
-  template <typename X>
-  __device__ explicit Share(const Linear<X>& linear) {
+  __device__ explicit Part(const Spread& spread) {
     const auto block = static_cast<int>(blockIdx.x);
-    first = block * linear.rows + min(block, linear.extra);
-    rows = linear.rows + (block < linear.extra ? 1 : 0);
+    first = spread.first + block * spread.rows + min(block, spread.extra);
+    rows = spread.rows + (block < spread.extra ? 1 : 0);
   }
 };
+
+/// A block's rows of a weight, in the order in which it multiplies them. A tile has rows before
+/// `split`, which are for those beside, or after it.
+struct Share {
+  Part shared, channels, others;
+  int split, rows;
+
+  template <typename X>
+  __device__ explicit Share(const Linear<X>& linear)
+      : shared(linear.shared), channels(linear.channels), others(linear.others) {
+    split = shared.rows + channels.rows;
+    rows = split + others.rows;
+  }
+
+  /// Of the weight.
+  __device__ int row_of(int place) const {
+    if (place >= split) return others.first + place - split;
+    return place < shared.rows ? shared.first + place : channels.first + place - shared.rows;
+  }
+  __device__ int tile_end(int tile) const {
+    return min(tile + kTileRows, tile < split ? split : rows);
+  }
+  /// Where tiles with all of the shared rows end.
+  __device__ int shared_end() const {
+    return min((shared.rows + kTileRows - 1) / kTileRows * kTileRows, split);
+  }
+};
+
+/// Stages with the block's states.
+__device__ __forceinline__ int state_stages(const Heads& heads, const Share& share) {
+  int stages = 0;
+#pragma unroll 1
+  for (int rows = share.channels.rows; rows > 0; rows -= heads.stage_rows) ++stages;
+  return stages;
+}
+/// Stages with so many rows of a weight, tile by tile.
+template <typename X>
+__device__ __forceinline__ int weight_stages(const Linear<X>& linear, int rows) {
+  const int last = (1 << linear.log2_stage_rows) - 1;
+  // Tiles are of whole stages, but for the end of the last.
+  return linear.pieces * ((rows + last) >> linear.log2_stage_rows);
+}
 
 /// The stages, each used again when all warps are done with it.
 class Ring {
@@ -36,7 +77,7 @@ class Ring {
   }
 
   __device__ char* stage() const { return stages_ + stage_ * kStageBytes; }
-  /// The stage so many later, at most kFewestStages.
+  /// The stage so many later, at most nstages.
   __device__ char* stage(int later) const {
     const int stage = stage_ + later;
     return stages_ + (stage < nstages_ ? stage : stage - nstages_) * kStageBytes;
@@ -58,14 +99,46 @@ class Ring {
     return full;
   }
   __device__ void wait_until_full() const { wait(full_ + stage_, round_ & 1u); }
-  /// By each warp: it is done with the stage.
-  __device__ void release() const {
-    if (lane_index() == 0) arrive(empty_ + stage_);
+  /// By all lanes of a warp, one for each: until the next `count` stages are full.
+  __device__ void wait_until_full(int count) const {
+    if (lane_index() < count) {
+      const int stage = stage_ + lane_index();
+      const bool is_next_round = stage >= nstages_;
+      wait(full_ + (is_next_round ? stage - nstages_ : stage), (round_ + is_next_round) & 1u);
+    }
+    __syncwarp();
+  }
+  /// Likewise by each warp that multiplies: it is done with them.
+  __device__ void release(int count) const {
+    __syncwarp();
+    if (lane_index() < count) {
+      const int stage = stage_ + lane_index();
+      arrive(empty_ + (stage >= nstages_ ? stage - nstages_ : stage));
+    }
+  }
+  /// The same by each warp beside, which then speaks for those that multiply.
+  __device__ void release_by_side(int side_warp) const {
+    constexpr int kEach = kWarps / kSideWarps;
+    const int times = side_warp == 0 ? kWarps - (kSideWarps - 1) * kEach : kEach;
+    if (lane_index() == 0) arrive(empty_ + stage_, times);
   }
   __device__ void advance() {
     if (++stage_ < nstages_) return;
     stage_ = 0;
     ++round_;
+  }
+  /// At most nstages.
+  __device__ void advance_little(int count) {
+    stage_ += count;
+    if (stage_ < nstages_) return;
+    stage_ -= nstages_;
+    ++round_;
+  }
+  __device__ void advance(int count) {
+    stage_ += count;
+    const int rounds = stage_ / nstages_;
+    stage_ -= rounds * nstages_;
+    round_ += static_cast<unsigned>(rounds);
   }
 
  private:
@@ -82,10 +155,11 @@ template <typename X>
 class Prefetch {
  public:
   __device__ static void of(const Instruction<X>& instruction, bool is_mine) {
-    if (instruction.kind == Kind::linear) {
-      of_linear(instruction.linear, is_mine);
-    } else if (instruction.kind == Kind::ssd) {
-      of_heads(instruction.heads, is_mine);
+    if (is_projection(instruction)) of_linear(instruction.linear, is_mine);
+    if (instruction.kind == Kind::mixer && is_mine) of_all_heads(instruction.heads);
+    if (instruction.kind == Kind::ssd) {
+      if (is_mine) of_all_heads(instruction.heads);
+      of_states(instruction.heads);
     }
   }
 
@@ -102,8 +176,13 @@ class Prefetch {
   __device__ static void of_linear(const Linear<X>& p, bool is_mine) {
     if (is_mine) lines(p.norm_weight, p.in);
     const Share share(p);
-    const int begin = max(share.first - p.conv_begin, 0);
-    const int count = min(share.first + share.rows - p.conv_begin, p.conv_channels) - begin;
+    of_conv(p, share.shared);
+    of_conv(p, share.channels);
+    of_conv(p, share.others);
+  }
+  __device__ __noinline__ static void of_conv(const Linear<X>& p, const Part& rows) {
+    const int begin = max(rows.first - p.conv_begin, 0);
+    const int count = min(rows.first + rows.rows - p.conv_begin, p.conv_channels) - begin;
 #pragma unroll 1
     for (int k = 0; k < p.conv_width; ++k) {
       if (p.conv_channel_stride == 1) {
@@ -117,13 +196,14 @@ class Prefetch {
     }
   }
 
+  __device__ static void of_all_heads(const Heads& p) {
+    lines(p.A, p.nheads);
+    lines(p.dt_bias, p.nheads);
+    lines(p.D, p.nheads * (p.D_has_headdim ? p.headdim : 1));
+  }
+
   // The units of the block's warps, see HeadRows.
-  __device__ static void of_heads(const Heads& p, bool is_mine) {
-    if (is_mine) {
-      lines(p.A, p.nheads);
-      lines(p.dt_bias, p.nheads);
-      lines(p.D, p.nheads * (p.D_has_headdim ? p.headdim : 1));
-    }
+  __device__ static void of_states(const Heads& p) {
 #pragma unroll 1
     for (int i = lane_index() / kWarpRows;; i += kWarpSize / kWarpRows) {
       const int row = (i * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)) * kWarpRows +
@@ -140,26 +220,47 @@ class Prefetch {
   }
 };
 
-/// By one warp: copies the weights of all projections, and asks for what else operations will need.
+/// The states of a block's channels, which are adjacent.
+__device__ __forceinline__ void copy_states(const Heads& heads, int first, int rows, Ring& ring) {
+#pragma unroll 1
+  for (int begin = 0; begin < rows; begin += heads.stage_rows) {
+    const int bytes = 4 * heads.dstate * min(heads.stage_rows, rows - begin);
+    Barrier* full = ring.begin_copies(bytes);
+    if (lane_index() == 0) {
+      load_bytes(ring.stage(), heads.state + (first + begin) * heads.dstate,
+                 static_cast<std::uint32_t>(bytes), full);
+    }
+    ring.advance();
+  }
+}
+
+/// By one warp: copies the weights of all projections and the states of mixers, and asks for what
+/// else operations will need.
 template <typename X>
-__device__ void copy_weights(const Params<X>& p, Ring ring) {
+__device__ void copy_weights(const Params<X>& p, Ring ring,
+                             typename Fetcher<X, kWarpSize>::Memory& memory) {
   const int lane = lane_index();
+  Fetcher<X, kWarpSize> fetcher(p, memory, lane);
 #pragma unroll 1
   for (int i = 0; i < p.count; ++i) {
-    const Instruction<X>& instruction = p.instructions[i];
-    Prefetch<X>::of(instruction, i % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x));
-    if (instruction.kind != Kind::linear) continue;
+    __syncwarp();
+    const Instruction<X>& instruction = fetcher.get(i);
+    fetcher.advance(i);
+    const bool is_mine = i % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x);
+    if (!is_projection(instruction)) {
+      Prefetch<X>::of(instruction, is_mine);
+      continue;
+    }
     const Linear<X>& linear = instruction.linear;
     const Share share(linear);
     const int in = linear.in;
     const int piece = linear.piece;
-    const int weight_row = linear.weight_row;
+    const std::int64_t weight_row = linear.weight_row;
     const int stage_rows = 1 << linear.log2_stage_rows;
     const int stage_row = linear.stage_row;
-    const bf16* weight = linear.weight + share.first * std::int64_t{weight_row} + lane * weight_row;
 #pragma unroll 1
-    for (int tile = 0; tile < share.rows; tile += kTileRows) {
-      const int end = min(tile + kTileRows, share.rows);
+    for (int tile = 0; tile < share.rows;) {
+      const int end = share.tile_end(tile);
 #pragma unroll 1
       for (int k = 0; k < in; k += piece) {
         const int bytes = 2 * min(piece, in - k);
@@ -168,11 +269,19 @@ __device__ void copy_weights(const Params<X>& p, Ring ring) {
           const int rows = min(stage_rows, end - first);
           Barrier* full = ring.begin_copies(rows * bytes);
           if (lane < rows) {
-            load_bytes(ring.stage() + lane * stage_row, weight + first * weight_row + k,
+            load_bytes(ring.stage() + lane * stage_row,
+                       linear.weight + share.row_of(first + lane) * weight_row + k,
                        static_cast<std::uint32_t>(bytes), full);
           }
           ring.advance();
         }
+      }
+      // Not before the first copies: those are what all wait for.
+      if (tile == 0) Prefetch<X>::of(instruction, is_mine);
+      tile = end;
+      if (tile == share.split) {
+        copy_states(instruction.heads, share.channels.first - linear.channels.first,
+                    share.channels.rows, ring);
       }
     }
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/dispatch.h"
 #include "ops/linear/kernels.h"
 #include "ops/linear/linear.h"
@@ -10,6 +11,8 @@ namespace adder::cpu {
 void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool) {
   validate(args, weight.out_features(), weight.in_features());
   check_host("linear", "x", args.x);
+  check(!args.accumulate,
+        "linear: accumulate is set for tensors in host memory, expected it on a CUDA device only");
   const LinearWork all{
       .x = args.x.as<float>(),
       .x_stride = args.x.stride(0),

@@ -88,7 +88,8 @@ void run_few_tokens(const LinearArgs& args, const ConstTensorView& weight, Strea
       .y_stride = args.y.stride(0),
       .ntokens = args.x.dim(0),
       .in = weight.dim(1),
-      .out = weight.dim(0)};
+      .out = weight.dim(0),
+      .accumulate = args.accumulate};
   const bool vectorized = rows_aligned(args.x) && rows_aligned(weight) &&
                           params.in * static_cast<std::int64_t>(sizeof(W)) % 16 == 0;
   launch_few_tokens(params, vectorized, stream);
@@ -118,10 +119,10 @@ MatrixProduct product_of(const LinearArgs& args, const ConstTensorView& weight) 
           .y_stride = args.y.stride(0),
           .dtype = weight.dtype,
           .y_dtype = args.y.dtype,
-          .accumulate = args.bias.defined()};
+          .accumulate = args.accumulate || args.bias.defined()};
 }
 
-// y += x · Wᵀ, or = where there is no bias, in one of several ways.
+// y += x · Wᵀ, or = where y holds neither a bias nor what is added to, in one of several ways.
 void multiply_many(const LinearArgs& args, const ConstTensorView& weight, const Workspace& w,
                    Stream stream) {
   const std::span<std::byte> workspace(w.product, kMatrixProductWorkspaceBytes);
@@ -162,8 +163,8 @@ void many_tokens(LinearArgs args, const ConstTensorView& weight, const Workspace
   }
   const std::int64_t stride = args.y.stride(0);
   if (args.bias.defined()) {
-    linear_kernels::launch_fill({args.y.as<float>(), rows, out, stride}, args.bias.as<float>(),
-                                stream);
+    linear_kernels::launch_bias({args.y.as<float>(), rows, out, stride}, args.bias.as<float>(),
+                                args.accumulate, stream);
   }
   multiply_many(args, weight, w, stream);
   if (w.unrounded == nullptr) return;

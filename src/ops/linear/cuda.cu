@@ -84,7 +84,12 @@ __global__ void __launch_bounds__(kThreads)
     const float bias = p.bias == nullptr ? 0.0F : p.bias[first + r];
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
-      p.y[t * p.y_stride + first + r] = from_float<Y>(sums[r][t] + bias);
+      Y& y = p.y[t * p.y_stride + first + r];
+      float value = sums[r][t] + bias;
+      if constexpr (std::is_same_v<Y, float>) {
+        if (p.accumulate) value += y;
+      }
+      y = from_float<Y>(value);
     }
   }
 }
@@ -171,9 +176,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    fill_kernel(const __grid_constant__ Matrix<float> y, const float* bias) {
+    bias_kernel(const __grid_constant__ Matrix<float> y, const float* bias, bool accumulate) {
   const Element e(y.rows, y.in);
-  if (e.exists) y.data[e.row * y.stride + e.column] = bias[e.column];
+  if (!e.exists) return;
+  float& to = y.data[e.row * y.stride + e.column];
+  to = accumulate ? to + bias[e.column] : bias[e.column];
 }
 
 template <typename Y>
@@ -214,8 +221,8 @@ void launch_widen(const Matrix<const f16>& from, float* to, std::int64_t stride,
   launch_elements(widen_kernel, from.rows * from.in, stream, from, to, stride);
 }
 
-void launch_fill(const Matrix<float>& y, const float* bias, Stream stream) {
-  launch_elements(fill_kernel, y.rows * y.in, stream, y, bias);
+void launch_bias(const Matrix<float>& y, const float* bias, bool accumulate, Stream stream) {
+  launch_elements(bias_kernel, y.rows * y.in, stream, y, bias, accumulate);
 }
 
 template <typename Y>

@@ -18,6 +18,7 @@ struct Params {
   Y* y;
   std::int64_t x_stride, weight_stride, y_stride;
   std::int64_t ntokens, in, out;
+  bool accumulate;  ///< y is added to; of float alone
 };
 
 /// For up to kFewTokens tokens. `vectorized`: rows of x and of the weight start at multiples of 16
@@ -40,8 +41,8 @@ void launch_split(const Matrix<const float>& x, bf16* const (&parts)[3], std::in
 /// to = from, exactly.
 void launch_widen(const Matrix<const f16>& from, float* to, std::int64_t stride, Stream stream);
 
-/// Every row of y becomes the bias.
-void launch_fill(const Matrix<float>& y, const float* bias, Stream stream);
+/// Every row of y becomes the bias, or, with `accumulate`, has the bias added to it.
+void launch_bias(const Matrix<float>& y, const float* bias, bool accumulate, Stream stream);
 
 /// to = from, rounded.
 template <typename Y>

@@ -13,6 +13,8 @@ void validate(const LinearArgs& args, std::int64_t out_features, std::int64_t in
   const std::int64_t ntokens = args.x.dim(0);
   check_shape(kOp, "y", args.y, {ntokens, out_features}, where);
   check_dtype(kOp, "y", args.y, {DType::f32, args.x.dtype});
+  check(!args.accumulate || args.y.dtype == DType::f32,
+        "linear: y has dtype {} and accumulate is set, expected f32", name_of(args.y.dtype));
   check_rows(kOp, "y", args.y);
   const std::int64_t stride = args.y.stride(0);
   check(

@@ -3,6 +3,8 @@
 // A linear layer: every projection of a model and its vocabulary head.
 //
 //   y[t, o] = bias[o] + Σ_i x[t, i] · W[o, i]          (bias absent: 0)
+//
+// or, on a CUDA device, added to what y holds: a block's last projection and the residual stream.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +28,8 @@ struct LinearArgs {
   /// (ntokens, out_features) f32; on a CUDA device f32 or the dtype of x. Rows contiguous, any row
   /// stride that keeps rows apart. Must not overlap x.
   TensorView y;
+  /// On a CUDA device, of a y in f32: y + bias + the sum in place of bias + the sum.
+  bool accumulate = false;
 };
 
 /// Throws adder::Error unless shapes, dtypes and layouts are as documented for a weight of shape
@@ -105,6 +109,9 @@ std::size_t linear_workspace_bytes(const LinearArgs& args, const ConstTensorView
 ///
 /// Beyond kFewTokens rows of x, y and the weight must not overlap and lie in rising order, and the
 /// bias is rounded to the dtype of y first.
+///
+/// With `accumulate`, the products join what y holds before anything is rounded but to f32, and
+/// the bias is added first; up to kFewTokens y is added last.
 ///
 /// With x in f32, below 3.39e38, no digit of x or of the weight is dropped: a bf16 weight is
 /// multiplied on tensor cores by the three bf16 numbers whose sum x is, an f16 weight is widened

@@ -366,6 +366,11 @@ TEST(Linear, NamesTheArgumentThatIsWrong) {
   args.x.strides[1] = 2;
   EXPECT_NE(message_of(args, weight).find("linear: x"), std::string::npos);
   args = good;
+  args.accumulate = true;
+  EXPECT_EQ(message_of(args, weight),
+            "linear: accumulate is set for tensors in host memory, expected it on a CUDA device "
+            "only");
+  args = good;
   args.x = {};
   EXPECT_NE(message_of(args, weight).find("linear: x"), std::string::npos);
 

@@ -42,12 +42,14 @@ struct Shape {
 
 // Random data of one shape, rounded to the dtypes of the call.
 struct Problem {
-  Problem(const Shape& s, const DTypes& d, bool with_bias) : shape(s), dtypes(d) {
+  Problem(const Shape& s, const DTypes& d, bool with_bias, bool with_sum = false)
+      : shape(s), dtypes(d) {
     test::Random random(static_cast<std::uint64_t>(s.ntokens * 1000003 + s.in * 1009 + s.out));
     x = test::rounded(random.normals(s.ntokens * s.in), d.x);
     weight = test::rounded(random.normals(s.out * s.in), d.weight);
     // Where a bias is rounded first, let the rounding change nothing.
     if (with_bias) bias = test::rounded(random.normals(s.out), d.y);
+    if (with_sum) sum = random.normals(s.ntokens * s.out, 3.0);
   }
 
   template <typename Real>
@@ -62,12 +64,14 @@ struct Problem {
       ref::linear_row<Real>(std::span(x_real).subspan(t * in, in), weight_real, bias_real,
                             std::span(y).subspan(t * out, out));
     }
+    for (std::size_t i = 0; i < sum.size(); ++i) y[i] += static_cast<Real>(sum[i]);
     return y;
   }
 
   Shape shape;
   DTypes dtypes;
   std::vector<float> x, weight, bias;
+  std::vector<float> sum;  ///< what y holds before and is added to; empty: y is only written
 };
 
 // A call on the device. x and y are columns of wider matrices, `gap` elements wider.
@@ -83,11 +87,14 @@ class DeviceCall {
     args.x = x_.view({p.shape.ntokens, p.shape.in + gap}).narrow(1, 0, p.shape.in);
     args.y = y_.view({p.shape.ntokens, p.shape.out + gap}).narrow(1, 0, p.shape.out);
     if (!p.bias.empty()) args.bias = bias_.view({p.shape.out});
+    args.accumulate = !p.sum.empty();
+    if (args.accumulate) before_ = widened(p.sum, p.shape.out, gap);
     workspace_bytes_ = cuda::linear_workspace_bytes(args, weight);
     workspace_ = cuda::allocate(workspace_bytes_);
   }
 
   std::vector<float> run(cuda::Stream stream = nullptr) {
+    reset();
     enqueue(stream);
     return result(stream);
   }
@@ -109,7 +116,11 @@ class DeviceCall {
     }
     return y;
   }
-  void poison() { y_.poison(); }
+  /// y as it is before a call: poison, or what is added to.
+  void reset() {
+    y_.poison();
+    if (args.accumulate) y_.fill(before_);
+  }
 
  private:
   // Rows with NaN between them, which must not matter.
@@ -125,6 +136,7 @@ class DeviceCall {
   }
 
   DeviceBuffer x_, weight_, bias_, y_;
+  std::vector<float> before_;
   std::int64_t gap_;
   std::size_t workspace_bytes_ = 0;
   std::shared_ptr<std::byte> workspace_;
@@ -178,6 +190,40 @@ TEST_F(LinearCuda, NoTokensAtAll) {
   EXPECT_TRUE(DeviceCall(p).run().empty());
 }
 
+// As to the residual stream; whatever the bits of x, what it is added to has those of f32.
+TEST_F(LinearCuda, AddsToWhatYHolds) {
+  for (const DTypes& dtypes : kAllDTypes) {
+    if (dtypes.y != DType::f32) continue;
+    for (bool with_bias : {false, true}) {
+      Pooled pooled;
+      for (std::int64_t ntokens : {1, 2, 5, 8, 9, 20, 130, 300}) {
+        for (const auto& [in, out] : {std::pair{64, 96}, {768, 40}, {33, 50}, {256, 264}}) {
+          for (std::int64_t gap : {0, 8, 13}) {
+            const Problem p({ntokens, in, out}, dtypes, with_bias, true);
+            pooled.add(
+                DeviceCall(p, gap % 8 == 0 ? 0 : 1, gap).run(), p.reference<double>(),
+                p.reference<float>(),
+                fmt::format("{}: {} x {} x {}, gap {}", dtypes.name(), ntokens, in, out, gap));
+          }
+        }
+      }
+      EXPECT_TRUE(pooled.as_good_as_plain()) << dtypes.name() << ", bias " << with_bias;
+    }
+  }
+}
+
+// No digit of what is added to is lost on the way, in parts of x neither.
+TEST_F(LinearCuda, AddsNothingWhereThereIsNothingToAdd) {
+  for (const DTypes& dtypes : kAllDTypes) {
+    if (dtypes.y != DType::f32) continue;
+    for (std::int64_t ntokens : {kFew, kFew + 1, std::int64_t{300}}) {
+      Problem p({ntokens, 64, 64}, dtypes, false, true);
+      std::fill(p.x.begin(), p.x.end(), 0.0F);
+      EXPECT_TRUE(test::same_bits(DeviceCall(p).run(), p.sum)) << dtypes.name() << ", " << ntokens;
+    }
+  }
+}
+
 // The sum of three parts of x is x: what is far apart in size survives.
 TEST_F(LinearCuda, NoDigitOfAFloatIsDropped) {
   for (DType weight_dtype : {DType::f32, DType::bf16, DType::f16}) {
@@ -215,13 +261,13 @@ TEST_F(LinearCuda, ATokenDependsOnItsRowAloneAmongFew) {
 TEST_F(LinearCuda, RunsAndReplaysAgreeBitForBit) {
   for (const DTypes& dtypes : kAllDTypes) {
     for (std::int64_t ntokens : {5, 300}) {
-      const Problem p({ntokens, 640, 520}, dtypes, true);
+      const Problem p({ntokens, 640, 520}, dtypes, true, dtypes.y == DType::f32);
       DeviceCall call(p);
       const std::vector<float> first = call.run();
       cuda::OwnedStream stream;
       const cuda::Graph graph(stream, [&] { call.enqueue(stream); });
       for (int i = 0; i < 3; ++i) {
-        call.poison();
+        call.reset();
         graph.launch(stream);
         EXPECT_TRUE(test::same_bits(call.result(stream), first)) << dtypes.name();
       }
@@ -304,6 +350,10 @@ TEST(LinearCudaErrors, NameTheArgumentThatIsWrong) {
             "linear: weight is in host memory, expected it in memory of CUDA device 0");
   args.y.dtype = DType::f16;
   EXPECT_EQ(error(view(DType::bf16, {4, 8})), "linear: y has dtype f16, expected f32 or bf16");
+  args.y.dtype = DType::bf16;
+  args.accumulate = true;
+  EXPECT_EQ(error(view(DType::bf16, {4, 8})),
+            "linear: y has dtype bf16 and accumulate is set, expected f32");
 }
 
 TEST_F(LinearCuda, AWorkspaceThatIsTooSmallIsNamed) {

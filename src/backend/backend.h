@@ -164,6 +164,13 @@ class Backend {
   virtual Tensor add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
                               float epsilon) = 0;
   virtual Tensor linear(const Tensor& x, const LinearWeight& weight) = 0;
+  /// residual += x · Wᵀ + bias, a block's last projection. A backend may leave the addition to the
+  /// norm that comes next, which is to call `add_rms_norm` with what this returns; undefined if
+  /// nothing is left to add.
+  virtual Tensor linear_add(Tensor& residual, const Tensor& x, const LinearWeight& weight) {
+    static_cast<void>(residual);
+    return linear(x, weight);
+  }
   /// The same into float32.
   virtual Tensor logits(const Tensor& hidden, const LinearWeight& head) = 0;
   /// Depthwise causal convolution with bias (may be undefined) and SiLU. `state` is

@@ -26,7 +26,7 @@ class Mamba1Mixer final : public Mixer {
         D_(loader.vector(prefix + "D")),
         out_proj_(loader.linear(prefix + "out_proj")) {}
 
-  Tensor forward(Backend& backend, const Tensor& u, LayerState& state,
+  Tensor forward(Backend& backend, const Tensor& u, Tensor& residual, LayerState& state,
                  const Sequences& sequences) const override {
     const std::int64_t d_inner = config_.d_inner;
     const std::int64_t dt_rank = config_.dt_rank;
@@ -54,7 +54,7 @@ class Mamba1Mixer final : public Mixer {
                                              .z = backend.columns(projected, d_inner, d_inner),
                                              .dt_bias = dt_bias_},
                                             state.ssm, sequences);
-    return backend.linear(y, *out_proj_);
+    return backend.linear_add(residual, y, *out_proj_);
   }
 
  private:

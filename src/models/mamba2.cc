@@ -27,7 +27,7 @@ class Mamba2Mixer final : public Mixer {
     }
   }
 
-  Tensor forward(Backend& backend, const Tensor& u, LayerState& state,
+  Tensor forward(Backend& backend, const Tensor& u, Tensor& residual, LayerState& state,
                  const Sequences& sequences) const override {
     const std::int64_t d_inner = config_.d_inner;
     const std::int64_t bc_width = config_.ngroups * config_.d_state;
@@ -61,7 +61,7 @@ class Mamba2Mixer final : public Mixer {
       const Tensor x0 = backend.columns(projected, config_.d_mlp, config_.d_mlp);
       gated = backend.concat_columns(backend.gated_mlp(x0, z0), gated);
     }
-    return backend.linear(gated, *out_proj_);
+    return backend.linear_add(residual, gated, *out_proj_);
   }
 
  private:

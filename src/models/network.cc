@@ -163,10 +163,11 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<DTy
   if (progress) progress(1.0);
 }
 
-Tensor Network::mlp(Backend& backend, const Layer& layer, const Tensor& x) const {
+Tensor Network::mlp(Backend& backend, const Layer& layer, const Tensor& x, Tensor& residual) const {
   const Tensor both = backend.linear(x, *layer.fc1);
   const std::int64_t width = both.view.dim(1) / 2;
-  return backend.linear(
+  return backend.linear_add(
+      residual,
       backend.gated_mlp(backend.columns(both, 0, width), backend.columns(both, width, width)),
       *layer.fc2);
 }
@@ -175,7 +176,7 @@ Tensor Network::forward(Backend& backend, const Tensor& ids, const Sequences& se
                         NetworkState& state, const Observer& observer) const {
   Tensor residual = backend.embedding(ids, embedding_);
   if (observer) observer(0, residual);
-  Tensor branch;  // what the last mixer or MLP adds to the residual stream
+  Tensor branch;  // what of the last mixer or MLP is still to be added to the residual stream
   const auto norm = [&](const Tensor& weight) {
     return branch.defined() ? backend.add_rms_norm(residual, branch, weight, config_.norm_epsilon)
                             : backend.rms_norm(residual, weight, config_.norm_epsilon);
@@ -184,10 +185,10 @@ Tensor Network::forward(Backend& backend, const Tensor& ids, const Sequences& se
     const Layer& layer = layers_[i];
     Tensor normed = norm(layer.norm);
     if (observer && i > 0) observer(static_cast<std::int64_t>(i), residual);
-    branch = layer.mixer->forward(backend, normed, state[i], sequences);
+    branch = layer.mixer->forward(backend, normed, residual, state[i], sequences);
     if (layer.fc1 != nullptr) {
       normed = norm(layer.mlp_norm);
-      branch = mlp(backend, layer, normed);
+      branch = mlp(backend, layer, normed, residual);
     }
   }
   Tensor hidden = norm(final_norm_);

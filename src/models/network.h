@@ -32,8 +32,9 @@ using NetworkState = std::vector<LayerState>;
 class Mixer {
  public:
   virtual ~Mixer() = default;
-  /// x (ntokens, d_model), normalized; returns (ntokens, d_model).
-  virtual Tensor forward(Backend& backend, const Tensor& x, LayerState& state,
+  /// x (ntokens, d_model), normalized. Adds to the residual stream, or returns what is still to be
+  /// added, (ntokens, d_model): see Backend::linear_add.
+  virtual Tensor forward(Backend& backend, const Tensor& x, Tensor& residual, LayerState& state,
                          const Sequences& sequences) const = 0;
 };
 
@@ -109,7 +110,8 @@ class Network {
     std::shared_ptr<const LinearWeight> fc2;
   };
 
-  Tensor mlp(Backend& backend, const Layer& layer, const Tensor& x) const;
+  /// Like Mixer::forward.
+  Tensor mlp(Backend& backend, const Layer& layer, const Tensor& x, Tensor& residual) const;
 
   ModelConfig config_;
   Tensor embedding_;

@@ -69,6 +69,9 @@ class ForwardingBackend : public Backend {
   Tensor linear(const Tensor& x, const LinearWeight& weight) override {
     return other_.linear(x, weight);
   }
+  Tensor linear_add(Tensor& residual, const Tensor& x, const LinearWeight& weight) override {
+    return other_.linear_add(residual, x, weight);
+  }
   Tensor logits(const Tensor& hidden, const LinearWeight& head) override {
     return other_.logits(hidden, head);
   }

@@ -28,6 +28,9 @@ class RoundingBackend final : public ForwardingBackend {
   Tensor linear(const Tensor& x, const LinearWeight& weight) override {
     return rounded(other().linear(x, weight));
   }
+  Tensor linear_add(Tensor& /*residual*/, const Tensor& x, const LinearWeight& weight) override {
+    return linear(x, weight);  // the branch has a rounding of its own
+  }
   Tensor causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             Tensor& state, const Sequences& sequences) override {
     return rounded(other().causal_conv1d_silu(x, weight, bias, state, sequences));

@@ -27,6 +27,12 @@ namespace {
 
 constexpr int kOldestCapability = 80;
 
+// Tokens of a call from which a block's last projection adds to the residual stream by itself. No
+// fewer bytes move in all, but those of the sum move while matrix units are at work, and the norm
+// after it has half as much to wait for. A product of few tokens waits for memory too, and in a
+// step the norm takes the sum in.
+constexpr std::int64_t kLeastTokensToAdd = 256;
+
 class CudaLinearWeight final : public LinearWeight {
  public:
   CudaLinearWeight(Tensor weight, Tensor bias)
@@ -364,6 +370,13 @@ Tensor CudaBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor
   return y;
 }
 
+void CudaBackend::multiply_now(const LinearArgs& args, const Tensor& weight) {
+  with_workspace(cuda::linear_workspace_bytes(args, weight.view),
+                 [&](std::span<std::byte> workspace) {
+                   cuda::linear(args, weight.view, workspace, stream());
+                 });
+}
+
 Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype,
                              StepFuser* steps, bool keeps_x) {
   const cuda::DeviceGuard guard(index_);
@@ -372,16 +385,21 @@ Tensor CudaBackend::multiply(const Tensor& x, const LinearWeight& weight, DType 
   if (steps != nullptr && steps->linear(x, held.weight(), held.bias(), y, keeps_x)) {
     return y;
   }
-  const LinearArgs args{.x = x.view, .bias = held.bias().view, .y = y.view};
-  with_workspace(cuda::linear_workspace_bytes(args, held.weight().view),
-                 [&](std::span<std::byte> workspace) {
-                   cuda::linear(args, held.weight().view, workspace, stream());
-                 });
+  multiply_now({.x = x.view, .bias = held.bias().view, .y = y.view}, held.weight());
   return y;
 }
 
 Tensor CudaBackend::linear(const Tensor& x, const LinearWeight& weight) {
   return multiply(x, weight, dtype_, fuser(x.view.dim(0)), false);
+}
+
+Tensor CudaBackend::linear_add(Tensor& residual, const Tensor& x, const LinearWeight& weight) {
+  if (x.view.dim(0) < kLeastTokensToAdd) return linear(x, weight);
+  const cuda::DeviceGuard guard(index_);
+  const auto& held = static_cast<const CudaLinearWeight&>(weight);
+  multiply_now({.x = x.view, .bias = held.bias().view, .y = residual.view, .accumulate = true},
+               held.weight());
+  return {};
 }
 
 Tensor CudaBackend::logits(const Tensor& hidden, const LinearWeight& head) {

@@ -9,6 +9,7 @@
 #include "backend/cuda/decode_loop.h"
 #include "backend/memory_pool.h"
 #include "cuda/timing.h"
+#include "ops/linear/linear.h"
 
 namespace adder {
 
@@ -62,6 +63,7 @@ class CudaBackend final : public Backend {
   Tensor add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
                       float epsilon) override;
   Tensor linear(const Tensor& x, const LinearWeight& weight) override;
+  Tensor linear_add(Tensor& residual, const Tensor& x, const LinearWeight& weight) override;
   Tensor logits(const Tensor& hidden, const LinearWeight& head) override;
   Tensor causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             Tensor& state, const Sequences& sequences) override;
@@ -84,6 +86,7 @@ class CudaBackend final : public Backend {
   Tensor zeros(DType dtype, std::span<const std::int64_t> dims);
   Tensor matrix(std::int64_t rows, std::int64_t columns, DType dtype);
   Tensor activations(std::int64_t rows, std::int64_t columns);
+  void multiply_now(const LinearArgs& args, const Tensor& weight);
   /// `steps` may hold it back, if there is one.
   Tensor multiply(const Tensor& x, const LinearWeight& weight, DType y_dtype, StepFuser* steps,
                   bool keeps_x);

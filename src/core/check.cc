@@ -70,6 +70,14 @@ void check_float(std::string_view op, std::string_view argument, const ConstTens
   }
 }
 
+void check_state(std::string_view op, std::string_view argument, const ConstTensorView& view) {
+  if (view.device.type == DeviceType::cuda) {
+    check_dtype(op, argument, view, {DType::f32, DType::bf16});
+  } else {
+    check_dtype(op, argument, view, {DType::f32});
+  }
+}
+
 void check_rows(std::string_view op, std::string_view argument, const ConstTensorView& view) {
   check(view.rank == 0 || view.dim(-1) <= 1 || view.stride(-1) == 1,
         "{}: {} has stride {} in its last dimension, expected 1", op, argument,

@@ -49,6 +49,9 @@ void check_dtype(std::string_view op, std::string_view argument, const ConstTens
 /// or f16.
 void check_float(std::string_view op, std::string_view argument, const ConstTensorView& view);
 
+/// The view's dtype is one that recurrent states are held in: f32, on a CUDA device also bf16.
+void check_state(std::string_view op, std::string_view argument, const ConstTensorView& view);
+
 /// The elements of the last dimension are adjacent in memory (a row can be read as a plain array).
 void check_rows(std::string_view op, std::string_view argument, const ConstTensorView& view);
 

@@ -15,4 +15,11 @@ decltype(auto) visit_arithmetic(DType dtype, bool allow_tf32, Visitor&& visitor)
   return visit_float(dtype, std::forward<Visitor>(visitor));
 }
 
+/// Calls `visitor(TypeTag<T>{})` with the type of recurrent states of a dtype.
+template <typename Visitor>
+decltype(auto) visit_state(DType dtype, Visitor&& visitor) {
+  if (dtype == DType::bf16) return visitor(TypeTag<bf16>{});
+  return visitor(TypeTag<float>{});
+}
+
 }  // namespace adder::cuda

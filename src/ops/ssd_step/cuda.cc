@@ -1,5 +1,5 @@
-#include "core/dispatch.h"
 #include "cuda/device.h"
+#include "cuda/dispatch.h"
 #include "cuda/layout.h"
 #include "ops/ssd_step/cuda_kernel.h"
 #include "ops/ssd_step/ssd_step.h"
@@ -27,7 +27,7 @@ StepParams make_params(const SsdStepArgs& args) {
   p.dt_options = {args.dt_softplus, args.dt_min, args.dt_max};
   if (args.D.defined()) p.D = args.D.as<float>();
   p.D_has_headdim = args.D.rank == 2;
-  p.state = args.state.as<float>();
+  p.state = args.state.data;
   p.state_sequence = args.state.stride(0);
   p.state_head = args.state.stride(1);
   p.state_p = args.state.stride(2);
@@ -46,8 +46,11 @@ void ssd_step(const SsdStepArgs& args, Stream stream) {
   check_current("ssd_step", "x", args.x);
   constexpr std::int64_t kVector = 4;
   const bool vectors = args.B.dim(2) % kVector == 0 && rows_aligned(args.state);
-  visit_float(args.x.dtype,
-              [&]<typename T>(TypeTag<T>) { launch_step<T>(make_params(args), vectors, stream); });
+  visit_float(args.x.dtype, [&]<typename T>(TypeTag<T>) {
+    visit_state(args.state.dtype, [&]<typename State>(TypeTag<State>) {
+      launch_step<T, State>(make_params(args), vectors, stream);
+    });
+  });
 }
 
 }  // namespace adder::cuda

@@ -1,6 +1,7 @@
 // Work: every element of the state is read, updated and written once: 8 bytes and 5 flops, so the
 // kernel is bound by memory: 1.2 µs for a sequence of mamba2-2.7b's 80 heads of 64 × 128 on the
-// H200 at 4.3 TB/s, less than a launch; 19.5 µs for 16. Everything else is small.
+// H200 at 4.3 TB/s, less than a launch; 19.5 µs for 16. Everything else is small. With states in
+// bf16 it is half of that, and some eight integer operations an element to round it.
 //
 // A warp takes four rows (channels) of a head's state, 512 bytes of each at a time: four accesses
 // of 16 bytes a lane are under way before the first is used, 2.6 MB on the whole device for one
@@ -8,11 +9,13 @@
 // columns goes over lanes in a fixed order. A block of four warps takes 16 rows, so that one
 // sequence already gives 320 blocks.
 //
-// Registers (nvcc 13.0, sm_90): 59 for 16-bit inputs, 72 for f32; no spills, no shared memory.
+// Registers (nvcc 13.0, sm_90): 59, with a bf16 state 72; no spills, no shared memory. Eight rows
+// of a bf16 state, for as many bytes under way in a warp, take 109, which halves the warps.
 
 #include "core/ceil_div.h"
 #include "cuda/math.cuh"
 #include "cuda/overlap.cuh"
+#include "cuda/state_rounding.cuh"
 #include "cuda/vector.cuh"
 #include "ops/chunk_cumsum/time_step.cuh"
 #include "ops/ssd_step/cuda_kernel.h"
@@ -39,16 +42,27 @@ __device__ __forceinline__ float step_of(const StepParams& p, std::int64_t seque
 }
 
 // Four rows of the state of one head and their part of y = S C.
-template <typename T, int V>
-__device__ __forceinline__ void update_rows(const StepParams& p, float* state, const T* B,
+template <typename T, typename State, int V>
+__device__ __forceinline__ void update_rows(const StepParams& p, State* state, const T* B,
                                             const T* C, float decay, const float (&weights)[kRows],
                                             int nrows, float (&y)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  for (std::int64_t n = lane * V; n < p.dstate; n += kWarpSize * V) {
+  constexpr int kColumns = kWarpSize * V;
+  const std::int64_t end = loop_end<State, kColumns>(p.dstate);
+  for (std::int64_t n = lane * V; n < end; n += kColumns) {
+    const bool inside = !kRoundsState<State> || n < p.dstate;
     float s[kRows][V];
+    std::uint32_t key = lane;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (r < nrows) to_floats(load<V>(state + r * p.state_p + n), s[r]);
+      if (r >= nrows || !inside) continue;
+      const Pack<State, V> old = load<V>(state + r * p.state_p + n);
+      to_floats(old, s[r]);
+      if constexpr (kRoundsState<State>) key = fold_key(key, old);
+    }
+    if constexpr (kRoundsState<State>) {
+      key = shared_key(key, kFullWarp) + lane * (V * kRows);
+      if (!inside) return;
     }
     float b[V];
     float c[V];
@@ -65,12 +79,12 @@ __device__ __forceinline__ void update_rows(const StepParams& p, float* state, c
         s[r][i] = decay * s[r][i] + weights[r] * b[i];
         y[r] += s[r][i] * c[i];
       }
-      store(state + r * p.state_p + n, from_floats<float>(s[r]));
+      store(state + r * p.state_p + n, round_state<State>(s[r], key + r * V));
     }
   }
 }
 
-template <typename T, int V>
+template <typename T, typename State, int V>
 __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ StepParams p) {
   begin_after_previous_kernel();
   const std::int64_t blocks_per_head = (p.headdim + kWarps * kRows - 1) / (kWarps * kRows);
@@ -93,9 +107,9 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
     y[r] = 0.0F;
   }
   const std::int64_t group = head / p.heads_per_group;
-  update_rows<T, V>(
-      p, p.state + sequence * p.state_sequence + head * p.state_head + first * p.state_p,
-      element<T>(p.B, sequence, group), element<T>(p.C, sequence, group), decay, weights, nrows, y);
+  auto* state = static_cast<State*>(p.state) + sequence * p.state_sequence + head * p.state_head;
+  update_rows<T, State, V>(p, state + first * p.state_p, element<T>(p.B, sequence, group),
+                           element<T>(p.C, sequence, group), decay, weights, nrows, y);
   float own = 0.0F;  // the sum of the row that the lane stores
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -112,16 +126,20 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
 
 }  // namespace
 
-template <typename T>
+template <typename T, typename State>
 void launch_step(const StepParams& params, bool vectors, Stream stream) {
   const std::int64_t blocks =
       params.batch * params.nheads * ceil_div(params.headdim, kWarps * kRows);
-  launch_after_previous("to launch ssd_step", vectors ? step_kernel<T, 4> : step_kernel<T, 1>,
-                        blocks, kThreads, stream, params);
+  launch_after_previous("to launch ssd_step",
+                        vectors ? step_kernel<T, State, 4> : step_kernel<T, State, 1>, blocks,
+                        kThreads, stream, params);
 }
 
-template void launch_step<float>(const StepParams&, bool, Stream);
-template void launch_step<bf16>(const StepParams&, bool, Stream);
-template void launch_step<f16>(const StepParams&, bool, Stream);
+template void launch_step<float, float>(const StepParams&, bool, Stream);
+template void launch_step<bf16, float>(const StepParams&, bool, Stream);
+template void launch_step<f16, float>(const StepParams&, bool, Stream);
+template void launch_step<float, bf16>(const StepParams&, bool, Stream);
+template void launch_step<bf16, bf16>(const StepParams&, bool, Stream);
+template void launch_step<f16, bf16>(const StepParams&, bool, Stream);
 
 }  // namespace adder::cuda

@@ -24,13 +24,14 @@ struct StepParams {
   DtOptions dt_options;
   const float* D;  ///< or null
   bool D_has_headdim;
-  float* state;
+  void* state;
   std::int64_t state_sequence, state_head, state_p;  ///< strides
   std::int64_t batch, nheads, heads_per_group, headdim, dstate;
 };
 
-/// T is the dtype of x. `vectors`: rows of the state can be moved four elements at a time.
-template <typename T>
+/// T is the dtype of x, State that of the state. `vectors`: rows of the state can be moved four
+/// elements at a time.
+template <typename T, typename State>
 void launch_step(const StepParams& params, bool vectors, Stream stream);
 
 }  // namespace adder::cuda

@@ -54,7 +54,8 @@ void validate(const SsdStepArgs& args) {
     check_contiguous(kOp, "dt_bias", args.dt_bias);
   }
   validate(kOp, DtOptions{args.dt_softplus, args.dt_min, args.dt_max});
-  check_tensor("state", args.state, {batch, nheads, headdim, dstate}, DType::f32);
+  check_shape(kOp, "state", args.state, {batch, nheads, headdim, dstate}, where);
+  check_state(kOp, "state", args.state);
   check_rows(kOp, "state", args.state);
   check_tensor("y", args.y, {batch, nheads, headdim}, args.x.dtype);
   check_rows(kOp, "y", args.y);

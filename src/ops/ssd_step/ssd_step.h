@@ -41,7 +41,8 @@ struct SsdStepArgs {
   /// Limits of dt, 0 <= dt_min <= dt_max, applied after softplus.
   float dt_min = 0.0F;
   float dt_max = std::numeric_limits<float>::infinity();
-  /// (batch, nheads, headdim, dstate) f32; rows contiguous. Read and written.
+  /// (batch, nheads, headdim, dstate) f32, on a CUDA device also bf16; rows contiguous. Read and
+  /// written.
   TensorView state;
   /// Like x; may be x or z itself.
   TensorView y;
@@ -57,10 +58,12 @@ void ssd_step(const SsdStepArgs& args, ThreadPool& pool);
 }  // namespace cpu
 
 namespace cuda {
-/// Puts the work on the stream and returns. Float32 arithmetic. Reads and writes every element of
-/// the state once, fastest where its rows start at multiples of 16 bytes and dstate is a multiple
-/// of
-/// 4. Values of A are not looked at. Results do not depend on other heads or sequences.
+/// Puts the work on the stream and returns. Float32 arithmetic, also for a bf16 state, of which y
+/// is computed before it is stored: rounded to one of the two neighbours at random, so that the
+/// mean is right, with random numbers that the state and the token decide (see
+/// cuda/state_rounding.cuh). Reads and writes every element of the state once, fastest where its
+/// rows start at multiples of 16 bytes and dstate is a multiple of 4. Values of A are not looked
+/// at. Results do not depend on other heads or sequences.
 void ssd_step(const SsdStepArgs& args, Stream stream);
 }  // namespace cuda
 

@@ -214,6 +214,8 @@ TEST(SsdStep, NamesTheArgumentThatIsWrong) {
   const std::vector<float> growing{-1, -1, 0.5F, -1};
   EXPECT_EQ(error_of([&](auto& a) { a.A = ConstTensorView::of(growing.data(), {4}); }),
             "ssd_step: A is 0.5 for head 2, expected a finite negative number");
+  EXPECT_EQ(error_of([](auto& a) { a.state.dtype = DType::bf16; }),
+            "ssd_step: state has dtype bf16, expected f32");
   const auto rejects = [&](auto&& change) { return error_of(change) != "no error"; };
   EXPECT_FALSE(rejects([](auto&) {}));
   EXPECT_TRUE(rejects([](auto& a) { a.x = {}; }));

@@ -26,6 +26,7 @@ struct StepShape {
   std::int64_t ngroups = 2;
   std::int64_t dstate = 16;
   DType dtype = DType::f32;
+  DType state_dtype = DType::f32;
 };
 
 struct StepOutput {
@@ -57,7 +58,9 @@ struct StepCase {
     for (float& a : A.span<float>()) a = -std::abs(a);
     D = tensor({s.nheads, s.headdim}, DType::f32);
     dt_bias = tensor({s.nheads}, DType::f32);
-    state = random.uniforms(s.batch * s.nheads * s.headdim * s.dstate, -1, 1);
+    const Tensor held = tensor({s.batch, s.nheads, s.headdim, s.dstate}, s.state_dtype);
+    const Tensor floats = convert(held.view, DType::f32);
+    state.assign(floats.span<float>().begin(), floats.span<float>().end());
     args.x = x.view;
     args.dt = dt.view;
     args.A = A.view;

@@ -16,7 +16,7 @@ class StepOnDevice {
       : args(c.args),
         case_(c),
         y_(c.shape.dtype, c.x.view.numel(), misalignment),
-        state_(DType::f32, static_cast<std::int64_t>(c.state.size()), misalignment) {
+        state_(c.shape.state_dtype, static_cast<std::int64_t>(c.state.size()), misalignment) {
     const StepShape& s = c.shape;
     for (ConstTensorView* view :
          {&args.x, &args.dt, &args.A, &args.B, &args.C, &args.D, &args.z, &args.dt_bias}) {

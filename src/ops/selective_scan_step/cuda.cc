@@ -1,5 +1,5 @@
-#include "core/dispatch.h"
 #include "cuda/device.h"
+#include "cuda/dispatch.h"
 #include "cuda/layout.h"
 #include "ops/selective_scan_step/cuda_kernel.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
@@ -25,7 +25,7 @@ ScanStepParams make_params(const SelectiveScanStepArgs& args) {
   p.A_stride = args.A.stride(0);
   if (args.D.defined()) p.D = args.D.as<float>();
   if (args.dt_bias.defined()) p.dt_bias = args.dt_bias.as<float>();
-  p.state = args.state.as<float>();
+  p.state = args.state.data;
   p.state_sequence = args.state.stride(0);
   p.state_channel = args.state.stride(1);
   p.batch = args.x.dim(0);
@@ -46,7 +46,9 @@ void selective_scan_step(const SelectiveScanStepArgs& args, Stream stream) {
   const bool vectors =
       args.A.dim(1) % kVector == 0 && rows_aligned(args.A) && rows_aligned(args.state);
   visit_float(args.x.dtype, [&]<typename T>(TypeTag<T>) {
-    launch_scan_step<T>(make_params(args), vectors, stream);
+    visit_state(args.state.dtype, [&]<typename State>(TypeTag<State>) {
+      launch_scan_step<T, State>(make_params(args), vectors, stream);
+    });
   });
 }
 

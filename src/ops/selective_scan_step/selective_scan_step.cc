@@ -45,7 +45,9 @@ void validate(const SelectiveScanStepArgs& args) {
   if (args.D.defined()) check_f32("D", args.D, {d_inner});
   if (args.z.defined()) check_input("z", args.z, {batch, d_inner});
   if (args.dt_bias.defined()) check_f32("dt_bias", args.dt_bias, {d_inner});
-  check_f32("state", args.state, {batch, d_inner, dstate});
+  check_shape(kOp, "state", args.state, {batch, d_inner, dstate}, where);
+  check_state(kOp, "state", args.state);
+  check_rows(kOp, "state", args.state);
   check_input("y", args.y, {batch, d_inner});
 }
 

@@ -7,7 +7,7 @@
 //   h_d = exp(dt_d · A_d) ∘ h_d + dt_d · x_d · B_g
 //   y_d = C_g · h_d + D_d · x_d, then · silu(z_d) if there is z
 //
-// See selective_scan for the source; a state goes through the same bits in both.
+// See selective_scan for the source; a float32 state goes through the same bits in both.
 
 #include "adder/cuda_stream.h"
 #include "adder/tensor_view.h"
@@ -35,7 +35,7 @@ struct SelectiveScanStepArgs {
   ConstTensorView z{};
   /// (d_inner) f32, optional.
   ConstTensorView dt_bias{};
-  /// (batch, d_inner, dstate) f32, updated in place.
+  /// (batch, d_inner, dstate) f32, on a CUDA device also bf16, updated in place.
   TensorView state;
   /// (batch, d_inner), of the dtype of `x`. May be `x`, `dt` or `z` itself; otherwise it must not
   /// overlap the inputs.
@@ -54,8 +54,9 @@ void selective_scan_step(const SelectiveScanStepArgs& args, ThreadPool& pool);
 
 namespace cuda {
 /// Puts the work on the stream and returns. A channel of a sequence gives the same bits whatever
-/// the other channels and sequences. Fastest where dstate is a multiple of 4 and rows of A and of
-/// the state start at multiples of 16 bytes.
+/// the other sequences, with a float32 state also whatever the other channels. A bf16 state is
+/// rounded when it is stored as in ssd_step. Fastest where dstate is a multiple of 4 and rows of A
+/// and of the state start at multiples of 16 bytes.
 void selective_scan_step(const SelectiveScanStepArgs& args, Stream stream);
 }  // namespace cuda
 

@@ -298,6 +298,9 @@ TEST(SelectiveScanStep, NamesTheArgumentThatIsWrong) {
   EXPECT_EQ(error_of(args),
             "selective_scan_step: state is missing, expected a tensor of shape (2, 8, 4)");
   args = good;
+  args.state.dtype = DType::bf16;
+  EXPECT_EQ(error_of(args), "selective_scan_step: state has dtype bf16, expected f32");
+  args = good;
   args.C = ConstTensorView::of(p.C.data(), {2, 2, 2});
   EXPECT_EQ(error_of(args), "selective_scan_step: C has shape (2, 2, 2), expected (2, 1, 4)");
   args = good;

@@ -13,6 +13,7 @@
 #include "tests/support/error_of.h"
 #include "tests/support/pooled.h"
 #include "tests/support/sparse.h"
+#include "tests/support/state_rounding.h"
 
 namespace adder {
 namespace {
@@ -27,6 +28,7 @@ using test::scan_step::random_step;
 using test::scan_step::reference;
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
+constexpr DType kStateDTypes[] = {DType::f32, DType::bf16};
 
 Output run(const DeviceStep& step) {
   cuda::selective_scan_step(step.args, nullptr);
@@ -68,20 +70,76 @@ TEST_F(SelectiveScanStepCuda, AsGoodAsPlainLoopsInEveryDtypeAndSize) {
   }
 }
 
+TEST_F(SelectiveScanStepCuda, StatesOfBf16AreNeighboursOfTheDefinitions) {
+  for (DType dtype : kDTypes) {
+    Pooled y;
+    for (std::int64_t dstate : {1, 3, 12, 16, 17, 64, 100, 300}) {
+      for (std::int64_t d_inner : {1, 3, 16, 33, 64}) {
+        for (std::int64_t misalignment : {0, 1}) {
+          const ScanProblem p = random_step({.batch = 3, .d_inner = d_inner, .dstate = dstate},
+                                            dtype, true, DType::bf16);
+          const Output got = run(DeviceStep(p, dtype, misalignment, 0, DType::bf16));
+          const auto truth = reference<double>(p);
+          const auto plain = reference<float>(p);
+          const std::string label = fmt::format("{} {} channels of {} misalignment {}",
+                                                name_of(dtype), d_inner, dstate, misalignment);
+          y.add(got.y, truth.y, test::rounded(plain.y, dtype), label);
+          // dt of 16-bit inputs is good to 2e-6.
+          const double slack = test::slack_of(plain.states, truth.states);
+          EXPECT_TRUE(test::are_neighbours(got.states, truth.states,
+                                           dtype == DType::f32 ? slack : 10 * slack))
+              << label;
+        }
+      }
+    }
+    EXPECT_TRUE(y.as_good_as_plain());
+  }
+}
+
+// Rounded to nearest, a state that a step makes smaller by a thousandth would stay as it is. Here
+// the same token comes again and again, so that nothing but the states themselves changes.
+TEST_F(SelectiveScanStepCuda, SlowDecaysAreRightInTheMean) {
+  constexpr int kSteps = 400;
+  constexpr float kRate = 0x1p-10F;
+  ScanProblem p = random_step({.batch = 1, .d_inner = 512, .dt_softplus = false}, DType::f32);
+  p.dt_bias.clear();
+  std::fill(p.dt.begin(), p.dt.end(), kRate);
+  std::fill(p.A.begin(), p.A.end(), -1.0F);
+  std::fill(p.x.begin(), p.x.end(), 0.0F);
+  p.states = test::rounded(test::Random(1).uniforms(512 * 16, -1, 1), DType::bf16);
+  double before = 0;
+  for (float v : p.states) before += std::abs(v);
+  const DeviceStep call(p, DType::f32, 0, 0, DType::bf16);
+  for (int step = 0; step < kSteps; ++step) cuda::selective_scan_step(call.args, nullptr);
+  double after = 0;
+  for (float v : call.result().states) after += std::abs(v);
+  const double truth = before * std::exp(-kSteps * static_cast<double>(kRate));
+  // Of elements below 1: the errors of a step are below 2^-8 and of random sign.
+  const double deviation = 0x1p-9 * std::sqrt(kSteps * static_cast<double>(p.states.size()));
+  EXPECT_NEAR(after, truth, 5 * deviation);
+  EXPECT_GT(before - truth, 40 * deviation);  // else it would show nothing
+}
+
 TEST_F(SelectiveScanStepCuda, NoSequencesAreNoWork) {
   const ScanProblem p = random_step({.batch = 0, .d_inner = 8}, DType::f32);
   EXPECT_TRUE(run(DeviceStep(p, DType::f32)).y.empty());
 }
 
 TEST_F(SelectiveScanStepCuda, ARowEqualsTheRowAlone) {  // known bug 13
-  const ScanProblem p = random_step({.batch = 5, .d_inner = 130}, DType::bf16);
-  const Output all = run(DeviceStep(p, DType::bf16));
-  for (std::int64_t b = 0; b < 5; ++b) {
-    const Output one = run(DeviceStep(p.part(b, b + 1, p.state_of(b)), DType::bf16));
-    const auto at = static_cast<std::size_t>(b);
-    EXPECT_TRUE(test::same_bits(one.y, std::span(all.y).subspan(at * 130, 130)));
-    EXPECT_TRUE(
-        test::same_bits(one.states, std::span(all.states).subspan(at * 130 * 16, 130 * 16)));
+  for (DType state_dtype : kStateDTypes) {
+    for (std::size_t d_inner : {128U, 130U}) {
+      const ScanProblem p = random_step({.batch = 5, .d_inner = static_cast<std::int64_t>(d_inner)},
+                                        DType::bf16, true, state_dtype);
+      const Output all = run(DeviceStep(p, DType::bf16, 0, 0, state_dtype));
+      for (std::int64_t b = 0; b < 5; ++b) {
+        const ScanProblem row = p.part(b, b + 1, p.state_of(b));
+        const Output one = run(DeviceStep(row, DType::bf16, 0, 0, state_dtype));
+        const auto at = static_cast<std::size_t>(b) * d_inner;
+        EXPECT_TRUE(test::same_bits(one.y, std::span(all.y).subspan(at, d_inner)));
+        EXPECT_TRUE(
+            test::same_bits(one.states, std::span(all.states).subspan(at * 16, d_inner * 16)));
+      }
+    }
   }
 }
 
@@ -147,12 +205,16 @@ TEST_F(SelectiveScanStepCuda, AMisalignedAGivesTheSameState) {
 TEST_F(SelectiveScanStepCuda, DtOfZeroKeepsTheState) {
   for (DType dtype : kDTypes) {
     for (bool dt_softplus : {false, true}) {
-      ScanProblem p = random_step({.batch = 2, .d_inner = 20, .dt_softplus = dt_softplus}, dtype);
-      p.dt_bias.clear();
-      // softplus(-200) is 0 in float32.
-      std::fill(p.dt.begin(), p.dt.end(), dt_softplus ? -200.0F : 0.0F);
-      p.A[5] = -INFINITY;
-      EXPECT_TRUE(test::same_bits(run(DeviceStep(p, dtype)).states, p.states));
+      for (DType state_dtype : kStateDTypes) {
+        ScanProblem p = random_step({.batch = 2, .d_inner = 20, .dt_softplus = dt_softplus}, dtype,
+                                    true, state_dtype);
+        p.dt_bias.clear();
+        // softplus(-200) is 0 in float32.
+        std::fill(p.dt.begin(), p.dt.end(), dt_softplus ? -200.0F : 0.0F);
+        p.A[5] = -INFINITY;
+        const Output got = run(DeviceStep(p, dtype, 0, 0, state_dtype));
+        EXPECT_TRUE(test::same_bits(got.states, p.states));
+      }
     }
   }
 }
@@ -188,12 +250,14 @@ TEST_F(SelectiveScanStepCuda, ExtremeValuesGiveNoNaN) {  // known bug 8
 TEST_F(SelectiveScanStepCuda, NaNShowsInItsChannelAlone) {
   for (DType dtype : kDTypes) {
     for (auto member : {&ScanProblem::x, &ScanProblem::dt}) {
-      ScanProblem p = random_step({.batch = 1, .d_inner = 20}, dtype);
-      (p.*member)[7] = std::nanf("");
-      const Output got = run(DeviceStep(p, dtype));
-      for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(got.y[i]), i == 7) << i;
-      for (std::size_t i = 0; i < got.states.size(); ++i) {
-        EXPECT_EQ(std::isnan(got.states[i]), i / 16 == 7) << i;
+      for (DType state_dtype : kStateDTypes) {
+        ScanProblem p = random_step({.batch = 1, .d_inner = 20}, dtype, true, state_dtype);
+        (p.*member)[7] = std::nanf("");
+        const Output got = run(DeviceStep(p, dtype, 0, 0, state_dtype));
+        for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(std::isnan(got.y[i]), i == 7) << i;
+        for (std::size_t i = 0; i < got.states.size(); ++i) {
+          EXPECT_EQ(std::isnan(got.states[i]), i / 16 == 7) << i;
+        }
       }
     }
     // A that is NaN does not pass for a large one.
@@ -207,8 +271,11 @@ TEST_F(SelectiveScanStepCuda, NaNShowsInItsChannelAlone) {
 }
 
 TEST_F(SelectiveScanStepCuda, RepeatedAndCapturedCallsGiveTheSameBits) {
-  for (DType dtype : kDTypes) {
-    DeviceStep call(random_step({.batch = 3, .d_inner = 200}, dtype), dtype);
+  for (const auto& [dtype, state_dtype] :
+       {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::f32},
+        std::pair{DType::f16, DType::f32}, std::pair{DType::bf16, DType::bf16}}) {
+    DeviceStep call(random_step({.batch = 3, .d_inner = 200}, dtype, true, state_dtype), dtype, 0,
+                    0, state_dtype);
     const Output expected = run(call);
     call.reset();
     const Output again = run(call);
@@ -343,8 +410,9 @@ TEST(SelectiveScanStepCudaErrors, NameTheArgumentThatIsWrong) {
   EXPECT_EQ(error_of([](auto&) {}), "no error");
   EXPECT_EQ(error_of([](auto& args) { args.dt.dtype = DType::f32; }),
             "selective_scan_step: dt has dtype f32, expected bf16");
-  EXPECT_EQ(error_of([](auto& args) { args.state.dtype = DType::bf16; }),
-            "selective_scan_step: state has dtype bf16, expected f32");
+  EXPECT_EQ(error_of([](auto& args) { args.state.dtype = DType::bf16; }), "no error");
+  EXPECT_EQ(error_of([](auto& args) { args.state.dtype = DType::f16; }),
+            "selective_scan_step: state has dtype f16, expected f32 or bf16");
   EXPECT_EQ(error_of([](auto& args) { args.state.device = {}; }),
             "selective_scan_step: state is in host memory, expected it in memory of CUDA device 0");
 }

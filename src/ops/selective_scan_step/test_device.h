@@ -20,10 +20,12 @@ struct Output {
 };
 
 // A scan of one token per batch row, of what inputs of `dtype` can hold.
-inline ScanProblem random_step(ScanProblem p, DType dtype, bool options = true) {
+inline ScanProblem random_step(ScanProblem p, DType dtype, bool options = true,
+                               DType state_dtype = DType::f32) {
   p.seqlen = 1;
   p.fill(options);
   for (std::vector<float>* v : {&p.x, &p.dt, &p.B, &p.C, &p.z}) *v = rounded(*v, dtype);
+  p.states = rounded(p.states, state_dtype);
   return p;
 }
 
@@ -31,7 +33,7 @@ inline ScanProblem random_step(ScanProblem p, DType dtype, bool options = true) 
 class DeviceStep {
  public:
   DeviceStep(const ScanProblem& p, DType dtype, std::int64_t misalignment = 0,
-             std::int64_t A_misalignment = 0)
+             std::int64_t A_misalignment = 0, DType state_dtype = DType::f32)
       : x_(dtype, p.x, misalignment),
         dt_(dtype, p.dt, misalignment),
         B_(dtype, p.B, misalignment),
@@ -41,7 +43,7 @@ class DeviceStep {
         D_(DType::f32, p.D),
         dt_bias_(DType::f32, p.dt_bias),
         y_(dtype, static_cast<std::int64_t>(p.x.size()), misalignment),
-        state_(DType::f32, p.states, misalignment),
+        state_(state_dtype, p.states, misalignment),
         initial_(p.states) {
     args.x = x_.view({p.batch, p.d_inner});
     args.dt = dt_.view({p.batch, p.d_inner});

@@ -64,16 +64,17 @@ bool is_for_program(const LinearStepArgs& args) {
 bool is_for_program(const SsdStepArgs& args) {
   validate(args);
   const std::int64_t dstate = args.B.dim(2);
-  return args.x.dim(0) <= kMaxStepProgramBatch && args.x.numel() > 0 && dstate > 0 &&
-         dstate <= program::kMostColumns && dstate % 4 == 0 && rows_aligned(args.state) &&
-         rows_aligned(args.B) && rows_aligned(args.C) &&
+  return args.state.dtype == DType::f32 && args.x.dim(0) <= kMaxStepProgramBatch &&
+         args.x.numel() > 0 && dstate > 0 && dstate <= program::kMostColumns && dstate % 4 == 0 &&
+         rows_aligned(args.state) && rows_aligned(args.B) && rows_aligned(args.C) &&
          are_small(args.x, args.B, args.C, args.z, args.dt, args.y, args.state);
 }
 
 bool is_for_program(const SelectiveScanStepArgs& args) {
   validate(args);
-  return args.x.dim(0) <= kMaxStepProgramBatch && args.x.numel() > 0 && args.A.dim(1) > 0 &&
-         args.A.dim(1) % 4 == 0 && rows_aligned(args.A) && rows_aligned(args.state) &&
+  return args.state.dtype == DType::f32 && args.x.dim(0) <= kMaxStepProgramBatch &&
+         args.x.numel() > 0 && args.A.dim(1) > 0 && args.A.dim(1) % 4 == 0 &&
+         rows_aligned(args.A) && rows_aligned(args.state) &&
          are_small(args.x, args.B, args.C, args.z, args.dt, args.y, args.state, args.A);
 }
 

@@ -660,6 +660,12 @@ TEST_F(StepProgramCuda, SaysWhatItDoesNotTake) {
   EXPECT_FALSE(program.is_empty());
   EXPECT_FALSE(StepProgram().add(StepOnDevice(StepCase({.dstate = 18})).args));
   EXPECT_FALSE(StepProgram().add(StepOnDevice(StepCase({.dstate = 256})).args));
+  const StepCase rounded({.dstate = 16, .state_dtype = DType::bf16});
+  EXPECT_FALSE(StepProgram().add(StepOnDevice(rounded).args));
+  const test::ScanProblem scan =
+      test::scan_step::random_step({.d_inner = 32}, DType::bf16, true, DType::bf16);
+  EXPECT_FALSE(
+      StepProgram().add(test::scan_step::DeviceStep(scan, DType::bf16, 0, 0, DType::bf16).args));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ DeviceOpBenchmark chunk_cumsum_device_benchmark();
 DeviceOpBenchmark fwd_pass_state_device_benchmark();
 DeviceOpBenchmark compute_out_device_benchmark();
 DeviceOpBenchmark ssd_forward_device_benchmark();
+DeviceOpBenchmark ssd_step_device_benchmark();
 DeviceOpBenchmark selective_scan_device_benchmark();
 DeviceOpBenchmark selective_scan_step_device_benchmark();
 DeviceOpBenchmark gated_rms_norm_device_benchmark();
@@ -37,6 +38,7 @@ std::vector<DeviceOpBenchmark> device_op_benchmarks() {
       fwd_pass_state_device_benchmark(),
       compute_out_device_benchmark(),
       ssd_forward_device_benchmark(),
+      ssd_step_device_benchmark(),
       selective_scan_device_benchmark(),
       selective_scan_step_device_benchmark(),
       gated_rms_norm_device_benchmark(),

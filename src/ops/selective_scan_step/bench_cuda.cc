@@ -14,6 +14,7 @@ struct Shape {
   std::int64_t batch, d_inner;
   DType dtype;
   std::int64_t dstate = 16;
+  DType state_dtype = DType::f32;
 };
 
 // Memory of one call, as a Mamba layer makes it: x and z are the halves of in_proj's row.
@@ -32,7 +33,7 @@ struct Tensors {
         y(device_poison(s.dtype, {s.batch, s.d_inner})) {}
 
   static Tensor initial_state(const Shape& s, std::uint64_t seed) {
-    return device_normals(DType::f32, {s.batch, s.d_inner, s.dstate}, 8 * seed + 7);
+    return device_normals(s.state_dtype, {s.batch, s.d_inner, s.dstate}, 8 * seed + 7);
   }
 
   SelectiveScanStepArgs args(const Shape& s) const {
@@ -73,17 +74,24 @@ double error_of(const Shape& s, const Tensors& tensors, std::uint64_t seed) {
                   largest_error(read_rows(ConstTensorView(args.state)[last], 0, s.d_inner), state));
 }
 
+// What rounding a number to a dtype costs at most: to nearest, and states to either neighbour.
+double allowed_error(const Shape& s) {
+  if (s.state_dtype == DType::bf16) return 8e-3;
+  return s.dtype == DType::f32 ? 1e-5 : 4e-3;
+}
+
 DeviceCase case_of(const Shape& s) {
   const auto channels = static_cast<double>(s.batch * s.d_inner);
   const auto states = channels * static_cast<double>(s.dstate);
   const auto element = static_cast<double>(size_of(s.dtype));
   const auto constants = static_cast<double>(s.d_inner * (s.dstate + 2));
-  return {.shape = fmt::format("batch {}, d_inner {}, dstate {}, {}", s.batch, s.d_inner, s.dstate,
-                               name_of(s.dtype)),
-          .bytes = 8.0 * states + 4.0 * element * channels + 4.0 * constants +
+  const auto state_element = static_cast<double>(size_of(s.state_dtype));
+  return {.shape = fmt::format("batch {}, d_inner {}, dstate {}, {}, state {}", s.batch, s.d_inner,
+                               s.dstate, name_of(s.dtype), name_of(s.state_dtype)),
+          .bytes = 2.0 * state_element * states + 4.0 * element * channels + 4.0 * constants +
                    2.0 * element * static_cast<double>(s.batch * s.dstate),
           .flops = 7.0 * states + 15.0 * channels,  // an exponential counts as one
-          .allowed_error = s.dtype == DType::f32 ? 1e-5 : 4e-3,
+          .allowed_error = allowed_error(s),
           .prepare = [s](std::uint64_t seed) {
             const Tensors tensors(s, seed);
             return DeviceWork{.call =
@@ -107,6 +115,9 @@ DeviceOpBenchmark selective_scan_step_device_benchmark() {
   for (std::int64_t batch : {1, 64}) out.cases.push_back(case_of({batch, 1536, DType::bf16}));
   out.cases.push_back(case_of({64, 5120, DType::f32}));
   out.cases.push_back(case_of({64, 5120, DType::bf16, 128}));
+  for (std::int64_t batch : {8, 64, 256, 512}) {
+    out.cases.push_back(case_of({batch, 5120, DType::bf16, 16, DType::bf16}));
+  }
   return out;
 }
 

@@ -8,9 +8,11 @@
 //   - a state tensor passed by reference is replaced or updated in place, as the backend likes,
 //   - sizes are known on the host: the number of tokens and the sequence boundaries.
 //
-// The residual stream, states and logits are float32. Activations between them are of one dtype,
-// which the backend chooses: float32 on the CPU, elsewhere perhaps that of the matrices. The tokens
-// of all sequences of a call lie one after another, without padding: (ntokens, channels).
+// The residual stream, windows of convolutions and logits are float32. Activations between them are
+// of one dtype, which the backend chooses: float32 on the CPU, elsewhere perhaps that of the
+// matrices. States of recurrences are of one dtype too, float32 unless a backend was asked for
+// another. The tokens of all sequences of a call lie one after another, without padding:
+// (ntokens, channels).
 
 #include <cstdint>
 #include <functional>
@@ -137,12 +139,16 @@ class Backend {
   virtual Tensor zeros(std::span<const std::int64_t> dims) = 0;
   /// The same of activations.
   virtual Tensor new_activations(std::span<const std::int64_t> dims) { return zeros(dims); }
+  /// The dtype that states of recurrences are held in.
+  virtual DType state_dtype() const { return DType::f32; }
+  /// Zero states of recurrences: what `ssd` and `selective_scan` update.
+  virtual Tensor new_recurrent_states(std::span<const std::int64_t> dims) { return zeros(dims); }
   /// A copy with storage of its own.
   virtual Tensor clone(const Tensor& tensor) = 0;
   /// Contiguous tensors of one shape and dtype: to = from, in the memory of `to`.
   virtual void copy(Tensor& to, const Tensor& from) = 0;
-  /// Copies a contiguous tensor to or from host memory of the same element count; activations of
-  /// another dtype are converted.
+  /// Copies a contiguous tensor to or from host memory of the same element count; activations and
+  /// states of another dtype are converted, to host memory exactly.
   virtual void download(const Tensor& from, std::span<float> to) = 0;
   virtual void assign(Tensor& to, std::span<const float> from) = 0;
 
@@ -177,10 +183,10 @@ class Backend {
   /// (nsequences, width - 1, channels): the inputs before each sequence's first token, updated.
   virtual Tensor causal_conv1d_silu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                     Tensor& state, const Sequences& sequences) = 0;
-  /// `state` is (nsequences, nheads, headdim, dstate), updated. Returns (ntokens, nheads ·
-  /// headdim).
+  /// `state` is (nsequences, nheads, headdim, dstate), updated; where it is not float32 it is
+  /// rounded after the last token of the call. Returns (ntokens, nheads · headdim).
   virtual Tensor ssd(const SsdInput& input, Tensor& state, const Sequences& sequences) = 0;
-  /// `state` is (nsequences, d_inner, dstate), updated. Returns (ntokens, d_inner).
+  /// `state` is (nsequences, d_inner, dstate), updated likewise. Returns (ntokens, d_inner).
   virtual Tensor selective_scan(const SelectiveScanInput& input, Tensor& state,
                                 const Sequences& sequences) = 0;
   /// `weight` may be undefined.

@@ -23,9 +23,14 @@ std::optional<int> cuda_index(std::string_view device) {
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
-  if (options.device == "cpu") return std::make_unique<CpuBackend>(options.nthreads);
+  if (options.device == "cpu") {
+    check(options.states == DType::f32,
+          "device cpu: states of dtype {} were asked for, expected f32, or a CUDA device",
+          name_of(options.states));
+    return std::make_unique<CpuBackend>(options.nthreads);
+  }
   if (const std::optional<int> index = cuda_index(options.device)) {
-    return make_cuda_backend(*index, options.activations);
+    return make_cuda_backend(*index, options.activations, options.states);
   }
   fail("device \"{}\" is unknown, expected cpu, cuda or cuda:N", options.device);
 }

@@ -17,6 +17,8 @@ struct BackendOptions {
   std::string device = "cpu";
   /// f32, bf16 or f16: of activations, where the backend offers a choice (the CPU's are f32).
   DType activations = DType::f32;
+  /// f32 or bf16: of the states of recurrences; the CPU's are f32.
+  DType states = DType::f32;
   /// Threads of the CPU backend; 0 takes the cores that this process may run on.
   int nthreads = 0;
 };
@@ -24,11 +26,11 @@ struct BackendOptions {
 /// The N of "cuda:N", 0 of "cuda", nothing of other names.
 std::optional<int> cuda_index(std::string_view device);
 
-/// Throws adder::Error for a name that is none, and for a device that is not there, that this build
-/// cannot use, or that is too old.
+/// Throws adder::Error for a name that is none, for a device that is not there, that this build
+/// cannot use, or that is too old, and for states that the device does not hold.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
 /// Of one kind each: make_backend's parts.
-std::unique_ptr<Backend> make_cuda_backend(int index, DType activations);
+std::unique_ptr<Backend> make_cuda_backend(int index, DType activations, DType states);
 
 }  // namespace adder

@@ -86,15 +86,15 @@ LayerStateShape layer_state_shape(const ModelConfig& config) {
   return {.conv = {config.d_conv - 1, config.d_inner}, .ssm = {config.d_inner, config.d_state}};
 }
 
-std::int64_t state_bytes(const ModelConfig& config) {
+std::int64_t state_bytes(const ModelConfig& config, DType recurrent) {
   const LayerStateShape shape = layer_state_shape(config);
   const auto product = [](const std::vector<std::int64_t>& dims) {
     std::int64_t n = 1;
     for (std::int64_t d : dims) n *= d;
     return n;
   };
-  return config.n_layer * (product(shape.conv) + product(shape.ssm)) *
-         static_cast<std::int64_t>(sizeof(float));
+  return config.n_layer * (product(shape.conv) * static_cast<std::int64_t>(sizeof(float)) +
+                           product(shape.ssm) * static_cast<std::int64_t>(size_of(recurrent)));
 }
 
 NetworkState Network::new_state(Backend& backend, std::int64_t nsequences) const {
@@ -104,7 +104,7 @@ NetworkState Network::new_state(Backend& backend, std::int64_t nsequences) const
   NetworkState state(static_cast<std::size_t>(config_.n_layer));
   for (LayerState& layer : state) {
     layer.conv = backend.zeros(shape.conv);
-    layer.ssm = backend.zeros(shape.ssm);
+    layer.ssm = backend.new_recurrent_states(shape.ssm);
   }
   return state;
 }

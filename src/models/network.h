@@ -132,8 +132,8 @@ struct LayerStateShape {
 };
 LayerStateShape layer_state_shape(const ModelConfig& config);
 
-/// Bytes of recurrent state of one sequence.
-std::int64_t state_bytes(const ModelConfig& config);
+/// Bytes of state of one sequence, of which that of recurrences is held as `recurrent`.
+std::int64_t state_bytes(const ModelConfig& config, DType recurrent = DType::f32);
 
 // The architectures: `prefix` names the layer's mixer, for instance "layers.3.mixer.".
 std::unique_ptr<Mixer> load_mamba1_mixer(WeightLoader& loader, const std::string& prefix);

@@ -27,7 +27,7 @@ constexpr auto kTurns = CudaDecodeLoop::Turns::device;
 }  // namespace
 
 std::unique_ptr<Backend> make_backend_with_loops() {
-  return std::make_unique<CudaBackend>(0, DType::f32, kTurns);
+  return std::make_unique<CudaBackend>(0, DType::f32, DType::f32, kTurns);
 }
 std::unique_ptr<Backend> make_backend_without_loops() {
   return std::make_unique<Steps>(std::make_unique<CudaBackend>(0, DType::f32));

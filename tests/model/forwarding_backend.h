@@ -40,6 +40,10 @@ class ForwardingBackend : public Backend {
   Tensor new_activations(std::span<const std::int64_t> dims) override {
     return other_.new_activations(dims);
   }
+  DType state_dtype() const override { return other_.state_dtype(); }
+  Tensor new_recurrent_states(std::span<const std::int64_t> dims) override {
+    return other_.new_recurrent_states(dims);
+  }
   Tensor clone(const Tensor& tensor) override { return other_.clone(tensor); }
   void copy(Tensor& to, const Tensor& from) override { other_.copy(to, from); }
   void download(const Tensor& from, std::span<float> to) override { other_.download(from, to); }

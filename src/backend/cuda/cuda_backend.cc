@@ -12,6 +12,7 @@
 #include "cuda/device.h"
 #include "cuda/memory.h"
 #include "ops/causal_conv1d/causal_conv1d.h"
+#include "ops/convert_state/convert_state.h"
 #include "ops/embedding/embedding.h"
 #include "ops/gated_rms_norm/gated_rms_norm.h"
 #include "ops/linear/linear.h"
@@ -95,13 +96,14 @@ StepFuser* CudaBackend::fuser(std::int64_t ntokens) const {
 
 MemoryPool& CudaBackend::memory() { return recording_ == nullptr ? memory_ : *recording_->memory; }
 
-std::unique_ptr<Backend> make_cuda_backend(int index, DType activations) {
-  return std::make_unique<CudaBackend>(index, activations);
+std::unique_ptr<Backend> make_cuda_backend(int index, DType activations, DType states) {
+  return std::make_unique<CudaBackend>(index, activations, states);
 }
 
-CudaBackend::CudaBackend(int index, DType activations, CudaDecodeLoop::Turns loops)
+CudaBackend::CudaBackend(int index, DType activations, DType states, CudaDecodeLoop::Turns loops)
     : index_(index),
       dtype_(activations),
+      states_(states),
       loops_(loops),
       name_(fmt::format("cuda:{}", index)),
       memory_(cuda::allocate) {
@@ -214,6 +216,25 @@ Tensor CudaBackend::zeros(std::span<const std::int64_t> dims) { return zeros(DTy
 
 Tensor CudaBackend::new_activations(std::span<const std::int64_t> dims) {
   return zeros(dtype_, dims);
+}
+
+Tensor CudaBackend::new_recurrent_states(std::span<const std::int64_t> dims) {
+  return zeros(states_, dims);
+}
+
+Tensor CudaBackend::widened_states(const Tensor& states) {
+  if (states.view.dtype == DType::f32) return states;
+  Tensor out = empty(DType::f32, states.view.dims());
+  cuda::convert_state({.from = states.view, .to = out.view}, stream());
+  return out;
+}
+
+void CudaBackend::keep_states(Tensor& states, Tensor updated) {
+  if (states.view.dtype == DType::f32) {
+    states = std::move(updated);
+  } else {
+    cuda::convert_state({.from = updated.view, .to = states.view}, stream());
+  }
 }
 
 Tensor CudaBackend::clone(const Tensor& tensor) {
@@ -435,11 +456,13 @@ Tensor CudaBackend::ssd(const SsdInput& input, Tensor& state, const Sequences& s
   // Not in place: what starts from the old states and what ends with the new ones may then run at
   // the same time.
   Tensor final_states = empty(DType::f32, state.view.dims());
-  const SsdForwardArgs args = operands::ssd_forward(input, state, final_states, offsets.view, y);
+  const Tensor initial_states = widened_states(state);
+  const SsdForwardArgs args =
+      operands::ssd_forward(input, initial_states, final_states, offsets.view, y);
   with_workspace(cuda::ssd_forward_workspace_bytes(args), [&](std::span<std::byte> workspace) {
     cuda::ssd_forward(args, workspace, stream());
   });
-  state = std::move(final_states);
+  keep_states(state, std::move(final_states));
   return y;
 }
 
@@ -456,10 +479,12 @@ Tensor CudaBackend::selective_scan(const SelectiveScanInput& input, Tensor& stat
     return y;
   }
   const Tensor offsets = boundaries(sequences);
-  const SelectiveScanArgs args = operands::selective_scan(input, state, offsets.view, y);
+  Tensor updated = widened_states(state);
+  const SelectiveScanArgs args = operands::selective_scan(input, updated, offsets.view, y);
   with_workspace(cuda::selective_scan_workspace_bytes(args), [&](std::span<std::byte> workspace) {
     cuda::selective_scan(args, workspace, stream());
   });
+  keep_states(state, std::move(updated));
   return y;
 }
 

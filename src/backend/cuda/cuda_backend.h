@@ -17,14 +17,16 @@ class StepFuser;
 
 /// Puts every operation on one stream of a CUDA device and returns; only `download` and `assign`
 /// wait. Activations are of one dtype: f32, or that of 16-bit matrices, which tensor cores then
-/// multiply. Several threads may call it: their operations take turns on the stream.
+/// multiply. States of recurrences are f32 or bf16; a step reads and writes them as they are held,
+/// a longer pass computes with float32 copies. Several threads may call it: their operations take
+/// turns on the stream.
 ///
 /// Memory of a tensor whose last owner is gone is used again at once: what is put on the stream
 /// later comes later.
 class CudaBackend final : public Backend {
  public:
   /// Throws adder::Error if there is no such device or it is older than compute capability 8.0.
-  CudaBackend(int index, DType activations,
+  CudaBackend(int index, DType activations, DType states = DType::f32,
               CudaDecodeLoop::Turns loops = CudaDecodeLoop::best_turns());
 
   std::string_view name() const override { return name_; }
@@ -44,6 +46,8 @@ class CudaBackend final : public Backend {
 
   Tensor zeros(std::span<const std::int64_t> dims) override;
   Tensor new_activations(std::span<const std::int64_t> dims) override;
+  DType state_dtype() const override { return states_; }
+  Tensor new_recurrent_states(std::span<const std::int64_t> dims) override;
   Tensor clone(const Tensor& tensor) override;
   void download(const Tensor& from, std::span<float> to) override;
   void assign(Tensor& to, std::span<const float> from) override;
@@ -92,11 +96,16 @@ class CudaBackend final : public Backend {
                   bool keeps_x);
   /// Calls run(workspace) with so many bytes.
   void with_workspace(std::size_t bytes, const std::function<void(std::span<std::byte>)>& run);
+  /// States as a pass over many tokens takes them: in float32, a copy unless they are held so.
+  Tensor widened_states(const Tensor& states);
+  /// Makes what a pass left, in float32, the states.
+  void keep_states(Tensor& states, Tensor updated);
   /// cu_seqlens for an operation, which takes one sequence to be the rule.
   Tensor boundaries(const Sequences& sequences);
 
   const int index_;
   const DType dtype_;
+  const DType states_;
   const CudaDecodeLoop::Turns loops_;
   const std::string name_;
   std::unique_ptr<cuda::OwnedStream> stream_;

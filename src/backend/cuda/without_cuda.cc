@@ -5,7 +5,7 @@
 
 namespace adder {
 
-std::unique_ptr<Backend> make_cuda_backend(int index, DType /*activations*/) {
+std::unique_ptr<Backend> make_cuda_backend(int index, DType /*activations*/, DType /*states*/) {
   fail("device cuda:{}: this program was built without CUDA, expected a build with it", index);
 }
 

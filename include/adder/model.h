@@ -24,6 +24,9 @@ struct LoadOptions {
   /// On a GPU "bf16" and "f16" are the precision of activations too, so that tensor cores multiply;
   /// with "f32" no digit is dropped there either, and long prompts take several times as long.
   std::string dtype = "f32";
+  /// Tokens that one pass over the model takes at most; 0, or more than suit the device, takes as
+  /// many as suit it. One feeds prompts token by token, as decoding does.
+  std::int64_t piece_tokens = 0;
   /// Threads of the CPU backend; 0 takes the cores this process may run on.
   int nthreads = 0;
   /// Called on the loading thread with the fraction done, from 0 to 1.

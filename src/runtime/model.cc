@@ -77,6 +77,8 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
                                    const LoadOptions& options) {
   check(options.nthreads >= 0 && options.nthreads <= 1024,
         "{} threads were asked for, expected 0 (all cores) to 1024", options.nthreads);
+  check(options.piece_tokens >= 0, "pieces of {} tokens were asked for, expected at least 1, or 0",
+        options.piece_tokens);
   const std::optional<DType> dtype = matrix_dtype(options.dtype);
   auto impl = std::make_shared<Model::Impl>();
   auto backend = make_backend({.device = options.device,
@@ -86,6 +88,7 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
   impl->weight_dtype = dtype.value_or(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
   backend->check_room(weight_bytes(parameter_count, impl->weight_dtype), "the weights");
   impl->network = std::make_unique<Network>(source, *backend, dtype, options.progress);
+  if (options.piece_tokens > 0) impl->piece_tokens = options.piece_tokens;
   impl->backend = std::move(backend);
   return impl;
 }

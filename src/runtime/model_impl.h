@@ -2,6 +2,7 @@
 
 // What the public Model and Session are made of.
 
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -21,12 +22,16 @@ struct Model::Impl {
   std::int64_t parameter_count = 0;
   std::uint64_t fingerprint = 0;
   DType weight_dtype = DType::f32;
+  /// What was asked for: of one pass at most.
+  std::int64_t piece_tokens = std::numeric_limits<std::int64_t>::max();
   mutable DecoderPool decoders;
 };
 
 struct Session::Impl {
   explicit Impl(std::shared_ptr<const Model::Impl> shared_model);
 
+  /// The tokens that one pass takes at most.
+  std::int64_t piece_tokens() const;
   void check_ids(std::span<const int> tokens) const;
   /// Feeds tokens piece by piece; `on_hidden` (may be empty) sees the final norm's output of each.
   using OnHidden = std::function<void(std::int64_t first, const Tensor& hidden)>;

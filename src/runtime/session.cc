@@ -26,6 +26,10 @@ void Session::Impl::reset() {
   logits_valid = false;
 }
 
+std::int64_t Session::Impl::piece_tokens() const {
+  return std::min(model->piece_tokens, model->backend->piece_tokens());
+}
+
 void Session::Impl::check_ids(std::span<const int> tokens) const {
   const std::int64_t vocab_size = model->network->config().padded_vocab_size;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -45,7 +49,7 @@ void Session::Impl::feed(std::span<const int> tokens, const OnHidden& on_hidden)
   flush();
   Backend& backend = *model->backend;
   const auto total = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t most = backend.piece_tokens();
+  const std::int64_t most = piece_tokens();
   for (std::int64_t first = 0; first < total; first += most) {
     const std::int64_t count = std::min(most, total - first);
     const std::span<const int> piece =
@@ -76,8 +80,7 @@ void Session::Impl::feed_ahead() {
   if (ahead.empty()) return;
   // Token by token out of `ahead` as they go in, should feeding go wrong on the way.
   while (ahead.size() > 1) {
-    const std::size_t count =
-        std::min(ahead.size() - 1, static_cast<std::size_t>(model->backend->piece_tokens()));
+    const std::size_t count = std::min(ahead.size() - 1, static_cast<std::size_t>(piece_tokens()));
     feed(std::span(ahead).first(count), {});
     ahead.erase(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(count));
   }

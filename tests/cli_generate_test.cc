@@ -61,6 +61,7 @@ TEST(CliGenerate, JsonHasEveryField) {
   }
   const Model model = Model::load(kModel);
   EXPECT_EQ(stats["state_bytes"], model.state_bytes());
+  EXPECT_EQ(stats["state_dtype"], "f32");
   EXPECT_EQ(stats["seed"], 7);
   EXPECT_EQ(stats["threads"], 1);
   EXPECT_EQ(stats["generated_tokens"], 3);
@@ -226,7 +227,8 @@ TEST(CliScore, LikelihoodsAreTheReferenceLikelihoods) {
   const std::string file = folder.write("text", text);
   const auto count = static_cast<double>(item["nll"].size());
   const double sum = item["nll_sum"];
-  for (const Words& mode : {Words{}, Words{"--window", std::to_string(item["nll"].size())}}) {
+  for (const Words& mode :
+       {Words{}, Words{"--piece", "1"}, Words{"--window", std::to_string(item["nll"].size())}}) {
     const Json out = run_json(Words{"score", "-f", file} + mode);
     EXPECT_EQ(out["tokens"], item["nll"].size());
     EXPECT_NEAR(out["nll_sum"].get<double>(), sum, 1e-5 * sum);

@@ -92,6 +92,8 @@ TEST(Cli, WrongUsageExitsWith2AndOneLineThatPointsToHelp) {
       {{"generate", "--seed", "-1"}, "'-1'"},
       {{"generate", "-t", "-1"}, "'-1'"},
       {{"generate", "--dtype", "int3"}, "'int3'"},
+      {{"generate", "--state-dtype", "f16"}, "'f16'"},
+      {{"generate", "--piece", "0"}, "'0'"},
       {{"generate", "--ids", "1,x"}, "'x'"},
       {{"generate", "--ids", "1,-2"}, "'-2'"},
       {{"generate", "-p", "a", "-f", "b"}, "--file"},
@@ -149,6 +151,7 @@ TEST(Cli, FailuresExitWith1AndOneSentenceThatNamesTheThing) {
       {{"generate", "-p", "a", "--load-state", missing}, missing},
       {{"generate", "-p", "a", "--save-state", missing + "/state"}, missing},
       {{"generate", "-p", "a", "--device", "cuda:99"}, "cuda"},
+      {{"generate", "-p", "a", "--state-dtype", "bf16"}, "device cpu"},
       {{"generate", "-p", "a", "-m", "tests/data/golden/hf-mamba2-tiny"}, "tokenizer.json"},
       {{"generate", "--ids", "4096"}, "4096"},
       {{"score", "-f", missing}, missing},
@@ -303,6 +306,7 @@ TEST(CliBench, OperationsAreCheckedAndTimed) {
 TEST(CliBench, ModelIsTimed) {
   const Json report = bench_json({"bench", "model", "-m", kModel, "--prefill", "16,64", "--decode",
                                   "4", "--position", "600", "--repeat", "1"});
+  EXPECT_EQ(report["model"]["state_dtype"], "f32");
   const Json& results = report["results"];
   ASSERT_EQ(results["prefill"].size(), 2U);
   EXPECT_EQ(results["prefill"][1]["tokens"], 64);

@@ -18,12 +18,18 @@ struct LoadOptions {
   /// Where the model runs: "cpu", "cuda" (the first NVIDIA GPU) or "cuda:N".
   std::string device = "cpu";
   /// The precision of weight matrices: "f32" keeps every value as the checkpoint has it, "bf16" and
-  /// "f16" round values that do not fit. Arithmetic, the recurrent state and the residual stream
-  /// are float32 in every case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with
+  /// "f16" round values that do not fit. Arithmetic and the residual stream are float32 in every
+  /// case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with
   /// "f32" too: widening them in registers is exact, and a decoded token has half as much to read.
   /// On a GPU "bf16" and "f16" are the precision of activations too, so that tensor cores multiply;
   /// with "f32" no digit is dropped there either, and long prompts take several times as long.
   std::string dtype = "f32";
+  /// The precision that states of recurrences are held in between tokens: "f32", or on a GPU
+  /// "bf16", which halves what a decoded token reads and writes of them, the greater part of what
+  /// it moves in a large batch. Arithmetic stays float32; what is stored is rounded at random, so
+  /// that the mean is right, and the same tokens in the same pieces give the same results every
+  /// time. Snapshots hold float32 in both cases and go from one to the other.
+  std::string state_dtype = "f32";
   /// Tokens that one pass over the model takes at most; 0, or more than suit the device, takes as
   /// many as suit it. One feeds prompts token by token, as decoding does.
   std::int64_t piece_tokens = 0;
@@ -60,10 +66,13 @@ class Model {
   /// Floating-point operations of the weight matrices and the scan for one token of prefill
   /// without the head, multiply and add counted apart.
   std::int64_t flops_per_token() const;
-  /// Bytes of recurrent state that a session holds, whatever the length of its context.
+  /// Bytes of recurrent state that a session holds, as it is held, whatever the length of its
+  /// context.
   std::int64_t state_bytes() const;
   /// The dtype that weight matrices are held in (that of the first layer's, should they differ).
   DType weight_dtype() const;
+  /// The dtype that states of recurrences are held in.
+  DType state_dtype() const;
   int nthreads() const;
   /// Identifies the weights and the configuration: what snapshots are bound to.
   std::uint64_t fingerprint() const;

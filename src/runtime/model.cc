@@ -43,6 +43,13 @@ std::optional<DType> matrix_dtype(const std::string& name) {
   fail("dtype \"{}\" is unknown, expected f32, bf16 or f16", name);
 }
 
+DType state_dtype(const std::string& name) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  fail("state dtype \"{}\" is unknown, expected f32 or bf16", name);
+}
+
 // Samples every tensor of the model: two models that differ in a trained way differ in each.
 std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::string>& names,
                              const WeightSource& source) {
@@ -83,6 +90,7 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
   auto impl = std::make_shared<Model::Impl>();
   auto backend = make_backend({.device = options.device,
                                .activations = dtype.value_or(DType::f32),
+                               .states = state_dtype(options.state_dtype),
                                .nthreads = options.nthreads});
   impl->parameter_count = parameter_count;
   impl->weight_dtype = dtype.value_or(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
@@ -136,8 +144,9 @@ const Tokenizer& Model::tokenizer() const {
 std::int64_t Model::parameter_count() const { return impl_->parameter_count; }
 std::int64_t Model::bytes_per_token() const { return impl_->network->bytes_per_token(); }
 std::int64_t Model::flops_per_token() const { return impl_->network->flops_per_token(); }
-std::int64_t Model::state_bytes() const { return adder::state_bytes(config()); }
+std::int64_t Model::state_bytes() const { return adder::state_bytes(config(), state_dtype()); }
 DType Model::weight_dtype() const { return impl_->weight_dtype; }
+DType Model::state_dtype() const { return impl_->backend->state_dtype(); }
 int Model::nthreads() const { return impl_->backend->nthreads(); }
 std::uint64_t Model::fingerprint() const { return impl_->fingerprint; }
 

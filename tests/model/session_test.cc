@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
 #include "adder/error.h"
 #include "adder/model.h"
 #include "tests/support/compare.h"
+#include "tests/support/error_of.h"
 #include "tests/support/random.h"
 
 namespace adder {
@@ -199,6 +201,36 @@ TEST_P(SessionTest, GenerationIsReproducibleAndLeavesAStateToGoOnFrom) {
   other.seed = 43;
   Session third = fed(prompt);
   EXPECT_NE(generate(third, other), tokens);
+}
+
+TEST_P(SessionTest, PiecesAreAsLongAsWasAskedFor) {
+  const std::vector<int> ids = random_ids(50);
+  for (std::size_t piece : {1U, 7U, 1000U}) {
+    const Model model =
+        Model::load(std::filesystem::path("tests/data/golden") / GetParam(),
+                    {.piece_tokens = static_cast<std::int64_t>(piece), .nthreads = 1});
+    Session whole = model.new_session();
+    whole.prefill(ids);
+    Session parts = model_.new_session();
+    for (std::size_t first = 0; first < ids.size(); first += piece) {
+      parts.prefill(std::span(ids).subspan(first, std::min(piece, ids.size() - first)));
+    }
+    EXPECT_TRUE(test::same_bits(logits_of(whole), logits_of(parts))) << piece;
+    EXPECT_EQ(whole.position(), 50);
+  }
+}
+
+TEST_P(SessionTest, WhatCannotBeLoadedIsNamed) {
+  const auto error_of = [](const LoadOptions& options) {
+    return test::error_of(
+        [&] { Model::load(std::filesystem::path("tests/data/golden") / GetParam(), options); });
+  };
+  EXPECT_EQ(error_of({.state_dtype = "bf16"}),
+            "device cpu: states of dtype bf16 were asked for, expected f32, or a CUDA device");
+  EXPECT_EQ(error_of({.state_dtype = "f16"}),
+            "state dtype \"f16\" is unknown, expected f32 or bf16");
+  EXPECT_EQ(error_of({.piece_tokens = -1}),
+            "pieces of -1 tokens were asked for, expected at least 1, or 0");
 }
 
 TEST_P(SessionTest, BadTokensAreRefusedAndChangeNothing) {

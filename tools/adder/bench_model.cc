@@ -236,6 +236,7 @@ class Run {
             {"architecture", name_of(model_.config().architecture)},
             {"parameter_count", model_.parameter_count()},
             {"dtype", name_of(model_.weight_dtype())},
+            {"state_dtype", name_of(model_.state_dtype())},
             {"bytes_per_token", model_.bytes_per_token()},
             {"flops_per_token", model_.flops_per_token()},
             {"state_bytes", model_.state_bytes()}};
@@ -253,11 +254,12 @@ class Run {
 
   std::string table_of(const Json& results) const {
     const Json model = describe_model();
-    std::string out =
-        fmt::format("{}: {} parameters, {}, {}\nload {}, first token {} after the start\n",
-                    model["name"].get<std::string>(), grouped(model_.parameter_count()),
-                    name_of(model_.weight_dtype()), thread_count(model_.nthreads()),
-                    human_seconds(load_s_), human_seconds(first_token_s_));
+    std::string out = fmt::format(
+        "{}: {} parameters, {}, states {}, {}\n"
+        "load {}, first token {} after the start\n",
+        model["name"].get<std::string>(), grouped(model_.parameter_count()),
+        name_of(model_.weight_dtype()), name_of(model_.state_dtype()),
+        thread_count(model_.nthreads()), human_seconds(load_s_), human_seconds(first_token_s_));
     Table table({"", "tokens/s", "median", "p10", "p90", "of bound"});
     for (const Json& prefill : results["prefill"]) {
       table.add(row(fmt::format("prefill {}", grouped(prefill["tokens"])), prefill));
@@ -316,7 +318,8 @@ Command add_bench_model(CLI::App& bench) {
       "  adder bench model\n"
       "  adder bench model -m path/to/mamba2-130m --prefill 128,512,4096 --decode 128\n"
       "  adder bench model --random mamba2-370m --position 1000000 --json result.json\n"
-      "  adder bench model --random mamba2-2.7b --device cuda --dtype bf16 --batch 16,64");
+      "  adder bench model --random mamba2-2.7b --device cuda --dtype bf16 --state-dtype bf16 "
+      "--batch 16,64");
   auto options = std::make_shared<Options>();
   options->model.add_to(*app);
   app->add_option("--random", options->random,

@@ -247,6 +247,7 @@ class Run {
                   {"restored_tokens", restored_tokens_},
                   {"threads", model_.nthreads()},
                   {"dtype", name_of(model_.weight_dtype())},
+                  {"state_dtype", name_of(model_.state_dtype())},
                   {"seed", options_.generate.seed}}}});
   }
 

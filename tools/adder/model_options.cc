@@ -60,6 +60,16 @@ void ModelOptions::add_to(CLI::App& app) {
          "or f16 (default: f32)")
       ->option_text("TYPE")
       ->check(one_of({"f32", "bf16", "f16"}));
+  app.add_option("--state-dtype", state_dtype,
+                 "Precision that states of recurrences are held in: f32, or on a GPU bf16 "
+                 "(default: f32)")
+      ->option_text("TYPE")
+      ->check(one_of({"f32", "bf16"}));
+  app.add_option("--piece", piece_tokens,
+                 "Tokens that one pass over the model takes at most; 1 feeds a text as decoding "
+                 "does (default: as many as suit the device)")
+      ->option_text("TOKENS")
+      ->check(whole_number(1));
   app.add_option("-t,--threads", nthreads, "Threads (default: all cores this process may use)")
       ->option_text("N")
       ->check(whole_number(0, 1024));
@@ -74,7 +84,12 @@ std::filesystem::path ModelOptions::resolved_path() const {
 }
 
 LoadOptions ModelOptions::load_options() const {
-  return {.device = device, .dtype = dtype, .nthreads = nthreads, .progress = {}};
+  return {.device = device,
+          .dtype = dtype,
+          .state_dtype = state_dtype,
+          .piece_tokens = piece_tokens,
+          .nthreads = nthreads,
+          .progress = {}};
 }
 
 Model ModelOptions::load() const {

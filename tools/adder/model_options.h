@@ -8,11 +8,14 @@
 
 namespace adder::cli {
 
-/// Which model a subcommand works on, and how it is held: -m, --device, --dtype, -t.
+/// Which model a subcommand works on, and how it is held and fed: -m, --device, --dtype,
+/// --state-dtype, --piece, -t.
 struct ModelOptions {
   std::string path;  ///< empty: the bundled model
   std::string device = "cpu";
   std::string dtype = "f32";
+  std::string state_dtype = "f32";
+  std::int64_t piece_tokens = 0;
   int nthreads = 0;
 
   void add_path_to(CLI::App& app);

@@ -26,7 +26,8 @@ whole text, also where --windows stops before its end.
 
 Examples:
   adder score -f book.txt
-  adder score -f books.txt --nul-separated --window 2048 --windows 256 --json)";
+  adder score -f books.txt --nul-separated --window 2048 --windows 256 --json
+  adder score -f book.txt --device cuda --state-dtype bf16 --piece 1)";
 
 constexpr std::size_t kPieceTokens = 512;
 

@@ -19,10 +19,10 @@ struct LoadOptions {
   std::string device = "cpu";
   /// The precision of weight matrices: "f32" keeps every value as the checkpoint has it, "bf16" and
   /// "f16" round values that do not fit. Arithmetic and the residual stream are float32 in every
-  /// case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with
-  /// "f32" too: widening them in registers is exact, and a decoded token has half as much to read.
-  /// On a GPU "bf16" and "f16" are the precision of activations too, so that tensor cores multiply;
-  /// with "f32" no digit is dropped there either, and long prompts take several times as long.
+  /// case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with "f32" too: widening
+  /// them in registers is exact, and a decoded token has half as much to read. On a GPU "bf16" and
+  /// "f16" are the precision of activations too, so that tensor cores multiply; with "f32" no digit
+  /// is dropped there either, and long prompts take several times as long.
   std::string dtype = "f32";
   /// The precision that states of recurrences are held in between tokens: "f32", or on a GPU
   /// "bf16", which halves what a decoded token reads and writes of them, the greater part of what

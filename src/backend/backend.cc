@@ -1,5 +1,7 @@
 #include "backend/backend.h"
 
+#include <numeric>
+
 #include "core/check.h"
 
 namespace adder {
@@ -18,6 +20,12 @@ Sequences Sequences::single(std::int64_t ntokens) {
   check(ntokens >= 0 && ntokens <= INT32_MAX,
         "sequences: {} tokens in one call, expected at most {}", ntokens, INT32_MAX);
   return Sequences({0, static_cast<std::int32_t>(ntokens)});
+}
+
+Sequences Sequences::one_token_each(std::int64_t count) {
+  std::vector<std::int32_t> offsets(static_cast<std::size_t>(count) + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  return Sequences(std::move(offsets));
 }
 
 }  // namespace adder

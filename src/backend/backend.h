@@ -34,6 +34,8 @@ class Sequences {
   /// `cu_seqlens` starts at 0 and never decreases.
   explicit Sequences(std::vector<std::int32_t> cu_seqlens);
   static Sequences single(std::int64_t ntokens);
+  /// A step of `count` sequences.
+  static Sequences one_token_each(std::int64_t count);
 
   std::int64_t count() const { return static_cast<std::int64_t>(cu_seqlens_.size()) - 1; }
   std::int64_t ntokens() const { return cu_seqlens_.back(); }
@@ -145,7 +147,7 @@ class Backend {
   virtual Tensor new_recurrent_states(std::span<const std::int64_t> dims) { return zeros(dims); }
   /// A copy with storage of its own.
   virtual Tensor clone(const Tensor& tensor) = 0;
-  /// Contiguous tensors of one shape and dtype: to = from, in the memory of `to`.
+  /// Contiguous tensors of one dtype and number of elements: to = from, in the memory of `to`.
   virtual void copy(Tensor& to, const Tensor& from) = 0;
   /// Copies a contiguous tensor to or from host memory of the same element count; activations and
   /// states of another dtype are converted, to host memory exactly.
@@ -156,7 +158,7 @@ class Backend {
 
   /// The columns [begin, begin + count) of a matrix.
   virtual Tensor columns(const Tensor& x, std::int64_t begin, std::int64_t count) = 0;
-  /// The rows [begin, begin + count) of a matrix.
+  /// The rows [begin, begin + count) of a matrix, or of a state's sequences; in the same memory.
   virtual Tensor rows(const Tensor& x, std::int64_t begin, std::int64_t count) = 0;
   /// The last token of every sequence that has one: (sequences with tokens, channels).
   virtual Tensor last_tokens(const Tensor& x, const Sequences& sequences) = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #include "bench/op_benchmark.h"
 #include "ops/sampling/sampling.h"
@@ -20,14 +19,11 @@ class Batch {
       : backend_(*model.impl().backend),
         network_(*model.impl().network),
         size_(size),
-        state_(network_.new_state(backend_, size)) {
-    std::vector<std::int32_t> offsets(static_cast<std::size_t>(size) + 1);
-    std::iota(offsets.begin(), offsets.end(), 0);
-    step_ = std::make_unique<Sequences>(std::move(offsets));
-  }
+        state_(network_.new_state(backend_, size)),
+        step_(Sequences::one_token_each(size)) {}
 
   Tensor step(const Tensor& ids) {
-    return network_.logits(backend_, network_.forward(backend_, ids, *step_, state_));
+    return network_.logits(backend_, network_.forward(backend_, ids, step_, state_));
   }
 
   /// The first tokens, all different.
@@ -49,7 +45,7 @@ class Batch {
   const Network& network_;
   std::int64_t size_;
   NetworkState state_;
-  std::unique_ptr<Sequences> step_;
+  Sequences step_;
 };
 
 std::vector<double> on_device(Batch& batch, DecodeLoop& loop, std::int64_t tokens,

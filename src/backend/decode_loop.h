@@ -19,7 +19,8 @@ struct DecodeRequest {
   std::uint64_t random_position = 0;  ///< how many random numbers of the seed were taken
   int repeat_window = 0;
   std::vector<int> recent;       ///< the last tokens, oldest first
-  std::int64_t max_tokens = -1;  ///< negative: no limit
+  std::int64_t max_tokens = -1;  ///< negative: no limit; 0: the sequence does not take part
+  bool stops = true;             ///< whether stop tokens end it
 };
 
 /// `failed`: the next token could not be sampled.
@@ -36,7 +37,8 @@ class DecodeLoop {
   virtual ~DecodeLoop() = default;
 
   /// Samples the first tokens from `logits` (sequences, at least vocab_size), f32 on the device,
-  /// and sets off from the state as it is then. None of `stop_tokens` is handed out.
+  /// and sets off from the state as it is then. None of `stop_tokens` is handed out of a sequence
+  /// that they end.
   virtual void start(const Tensor& logits, std::span<const DecodeRequest> requests,
                      std::span<const int> stop_tokens) = 0;
 

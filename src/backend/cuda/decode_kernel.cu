@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ bool is_stop_token(const Params& p, std::int32_t token) {
-  const std::int64_t count = *p.nstop_tokens;
+__device__ bool is_stop_token(const Params& p, std::int64_t s, std::int32_t token) {
+  const std::int64_t count = p.nstop_tokens[s];
   for (std::int64_t i = 0; i < count; ++i) {
     if (p.stop_tokens[i] == token) return true;
   }
@@ -33,7 +33,7 @@ __device__ void end_sequence(const Params& p, std::int64_t s, End end) {
 __device__ void hand_out(const Params& p, std::int64_t s) {
   const std::int32_t token = p.tokens[s];
   if (p.status[2 * s] != 0) return end_sequence(p, s, End::error);
-  if (is_stop_token(p, token)) return end_sequence(p, s, End::stop_token);
+  if (is_stop_token(p, s, token)) return end_sequence(p, s, End::stop_token);
   const std::int64_t n = p.produced[s];
   p.produced[s] = n + 1;
   if (n + 1 == p.max_tokens[s]) {

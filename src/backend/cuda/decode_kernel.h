@@ -35,7 +35,7 @@ struct Params {
   const std::int64_t* max_tokens;  ///< (batch), negative for no limit
   const std::int64_t* limit;       ///< one: where a sequence handed out so many, the loop pauses
   const std::int32_t* stop_tokens;
-  const std::int64_t* nstop_tokens;  ///< one
+  const std::int64_t* nstop_tokens;  ///< (batch): how many of them end a sequence
   // In memory of the host.
   Word* ring;                        ///< (batch, kRing)
   Word* ends;                        ///< (batch)

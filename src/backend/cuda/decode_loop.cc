@@ -62,7 +62,7 @@ CudaDecodeLoop::CudaDecodeLoop(int device, cuda::Stream others,
       max_tokens_(zeros(DType::i64, {batch}, stream_)),
       limit_(zeros(DType::i64, {1}, stream_)),
       stop_tokens_(zeros(DType::i32, {kMostStopTokens}, stream_)),
-      nstop_tokens_(zeros(DType::i64, {1}, stream_)),
+      nstop_tokens_(zeros(DType::i64, {batch}, stream_)),
       workspace_(
           zeros(DType::u8,
                 {static_cast<std::int64_t>(cuda::sample_tokens_workspace_bytes(batch, vocab_size))},
@@ -158,6 +158,7 @@ void CudaDecodeLoop::start(const Tensor& logits, std::span<const DecodeRequest> 
   std::vector<std::int64_t> position(batch);
   std::vector<std::int64_t> recent_count(batch);
   std::vector<std::int64_t> max_tokens(batch);
+  std::vector<std::int64_t> nstop_tokens(batch);
   std::vector<std::int32_t> recent(batch * kMaxRecentCapacity, 0);
   std::vector<std::uint8_t> active(batch);
   requests_.assign(batch, {});
@@ -166,6 +167,7 @@ void CudaDecodeLoop::start(const Tensor& logits, std::span<const DecodeRequest> 
     requests_[s] = {.params = r.sampling, .repeat_window = r.repeat_window, .seed = r.seed};
     position[s] = static_cast<std::int64_t>(r.random_position);
     max_tokens[s] = r.max_tokens;
+    nstop_tokens[s] = r.stops ? std::ssize(stop_tokens) : 0;
     active[s] = r.max_tokens != 0;
     const std::size_t count = std::min<std::size_t>(r.recent.size(), kMaxRecentCapacity);
     std::copy(r.recent.end() - static_cast<std::ptrdiff_t>(count), r.recent.end(),
@@ -179,7 +181,7 @@ void CudaDecodeLoop::start(const Tensor& logits, std::span<const DecodeRequest> 
   send(max_tokens_, max_tokens, stream_);
   send(active_, active, stream_);
   send(stop_tokens_, std::vector<std::int32_t>(stop_tokens.begin(), stop_tokens.end()), stream_);
-  send(nstop_tokens_, std::vector<std::int64_t>{std::ssize(stop_tokens)}, stream_);
+  send(nstop_tokens_, nstop_tokens, stream_);
   for (const Tensor* t : {&status_, &produced_}) {
     cuda::fill_bytes(t->view.data, 0, static_cast<std::size_t>(t->view.size_bytes()), stream_);
   }
@@ -292,8 +294,12 @@ bool CudaDecodeLoop::settle() {
     const Word end = read_word(params_.ends + s);
     const bool is_over =
         has_ended(s) && cuda::decode::above(end) == static_cast<std::uint32_t>(count);
-    // By turns of the host, nothing is sampled before it is asked for.
-    const bool is_paused = !has_ended(s) && (while_ == nullptr || count == limit_now_);
+    // By turns of the host, a step is taken when the first sequence is asked for its token.
+    const bool is_next_there =
+        cuda::decode::above(read_word(params_.ring + s * kRing + count % kRing)) ==
+        static_cast<std::uint32_t>(count + 1);
+    const bool is_paused =
+        !has_ended(s) && (while_ == nullptr ? !is_next_there : count == limit_now_);
     if (!is_over && !is_paused) return false;
   }
   const cuda::DeviceGuard guard(device_);

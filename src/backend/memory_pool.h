@@ -29,6 +29,8 @@ class MemoryPool {
   using Block = std::shared_ptr<std::byte>;
   /// A block that does not come back to the pool; likewise where there is no more memory.
   Block make(std::size_t bytes) { return shared_->make(bytes); }
+  /// Gives blocks that nobody uses back to the system. False if there are none, or all are kept.
+  bool give_back_unused() { return shared_->give_back_unused(); }
 
  private:
   struct Shared {
@@ -36,7 +38,6 @@ class MemoryPool {
 
     Block take(std::size_t size);
     Block make(std::size_t size);
-    /// False if there are no unused blocks, or all are kept.
     bool give_back_unused();
 
     const Allocate allocate;

@@ -118,7 +118,8 @@ CudaBackend::CudaBackend(int index, DType activations, DType states, CudaDecodeL
 
 void CudaBackend::check_room(std::int64_t bytes, std::string_view what) {
   const cuda::DeviceGuard guard(index_);
-  const std::int64_t free = cuda::free_bytes();
+  std::int64_t free = cuda::free_bytes();
+  if (bytes > free && memory_.give_back_unused()) free = cuda::free_bytes();
   check(bytes <= free, "device {}: {} need {} MiB, {} MiB of its memory are free", name_, what,
         (bytes >> 20) + 1, free >> 20);
 }

@@ -15,6 +15,7 @@ namespace adder {
 
 class Model;
 class Generation;
+class Decoding;
 
 /// A session's state after some token, as a value: it can be kept, restored any number of times,
 /// and saved to a file. It holds the recurrent state and what sampling looks back on; its size
@@ -102,6 +103,7 @@ class Session {
 
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);
+  Impl& impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -151,11 +153,10 @@ class Generation {
 
  private:
   friend class Session;
-  struct Impl;
-  explicit Generation(std::unique_ptr<Impl> impl);
+  explicit Generation(std::unique_ptr<Decoding> decoding);
   void advance();
 
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Decoding> decoding_;
   int token_ = 0;
   StopReason stop_reason_ = StopReason::running;
 };

@@ -109,10 +109,13 @@ NetworkState Network::new_state(Backend& backend, std::int64_t nsequences) const
   return state;
 }
 
-void copy_state(Backend& backend, NetworkState& to, const NetworkState& from) {
+void copy_state(Backend& backend, NetworkState& to, std::int64_t to_row, const NetworkState& from,
+                std::int64_t from_row) {
   for (std::size_t i = 0; i < to.size(); ++i) {
-    backend.copy(to[i].conv, from[i].conv);
-    backend.copy(to[i].ssm, from[i].ssm);
+    for (Tensor LayerState::*part : {&LayerState::conv, &LayerState::ssm}) {
+      Tensor row = backend.rows(to[i].*part, to_row, 1);
+      backend.copy(row, backend.rows(from[i].*part, from_row, 1));
+    }
   }
 }
 

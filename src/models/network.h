@@ -122,8 +122,10 @@ class Network {
   std::int64_t flops_per_token_ = 0;
 };
 
-/// to = from, of one network and number of sequences, in the memory of `to`.
-void copy_state(Backend& backend, NetworkState& to, const NetworkState& from);
+/// Sequence `to_row` of `to` = sequence `from_row` of `from`, of one network, in the memory of
+/// `to`.
+void copy_state(Backend& backend, NetworkState& to, std::int64_t to_row, const NetworkState& from,
+                std::int64_t from_row);
 
 /// The extents of one layer's state tensors for one sequence, without the leading dimension.
 struct LayerStateShape {

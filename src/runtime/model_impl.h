@@ -5,7 +5,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string_view>
 
+#include "adder/batch.h"
 #include "adder/model.h"
 #include "adder/session.h"
 #include "backend/backend.h"
@@ -29,25 +31,29 @@ struct Model::Impl {
 
 struct Session::Impl {
   explicit Impl(std::shared_ptr<const Model::Impl> shared_model);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   /// The tokens that one pass takes at most.
   std::int64_t piece_tokens() const;
-  void check_ids(std::span<const int> tokens) const;
+  /// `what` names them in an error.
+  void check_ids(std::span<const int> tokens, std::string_view what) const;
   /// Feeds tokens piece by piece; `on_hidden` (may be empty) sees the final norm's output of each.
   using OnHidden = std::function<void(std::int64_t first, const Tensor& hidden)>;
   void feed(std::span<const int> tokens, const OnHidden& on_hidden);
+  /// Feeds tokens of one forward pass, at least one, and returns the final norm's output.
+  Tensor feed_piece(std::span<const int> tokens);
+  /// `tokens` were fed to the state; `hidden` (1, d_model) is the output for the last of them.
+  void took(std::span<const int> tokens, const Tensor& hidden);
+  /// The part of `took` that the host knows.
+  void remember(std::span<const int> tokens);
   /// Feeds the token that a generation handed out but had no need to feed yet.
   void flush();
   std::span<const float> logits();
-  void remember(std::span<const int> tokens);
-  /// Ends a generation's hold on the session, if one has it: before the session is used otherwise.
+  /// Ends a generation's hold on the session, if one has it, and feeds what is ahead of the state:
+  /// before the session is used otherwise.
   void settle();
-  /// Feeds what a generation handed out and is in no state yet.
-  void feed_ahead();
-  /// Takes over a state that `fed` was fed to after this one, and the last of its outputs.
-  void adopt(const NetworkState& from, const Tensor& hidden, std::span<const int> fed);
-  /// Logits of the next token, (1, padded vocabulary), on the device.
-  Tensor device_logits();
   /// To the empty sequence; what a generation has in hand is dropped.
   void reset();
 
@@ -57,8 +63,8 @@ struct Session::Impl {
   std::int64_t ntokens = 0;
   std::vector<int> recent;  ///< the last tokens, oldest first, at most kRecentTokens
   std::optional<int> pending;
-  Generation::Impl* driver = nullptr;  ///< while the device decodes for one
-  std::vector<int> ahead;              ///< what it handed out since `state`, after `pending`
+  Decoding* driver = nullptr;  ///< while one has this sequence's state in hand
+  std::vector<int> ahead;      ///< what was handed out since `state`, after `pending`
   std::vector<float> logits_values;
   bool logits_valid = false;
 };

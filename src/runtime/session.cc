@@ -5,14 +5,19 @@
 
 #include "core/check.h"
 #include "ops/sampling/sampling.h"
-#include "runtime/generation.h"
+#include "runtime/decoding.h"
 #include "runtime/model_impl.h"
+#include "runtime/together.h"
 
 namespace adder {
 
 Session::Impl::Impl(std::shared_ptr<const Model::Impl> shared_model)
     : model(std::move(shared_model)) {
   reset();
+}
+
+Session::Impl::~Impl() {
+  if (driver != nullptr) driver->forget(*this);
 }
 
 void Session::Impl::reset() {
@@ -30,77 +35,54 @@ std::int64_t Session::Impl::piece_tokens() const {
   return std::min(model->piece_tokens, model->backend->piece_tokens());
 }
 
-void Session::Impl::check_ids(std::span<const int> tokens) const {
+void Session::Impl::check_ids(std::span<const int> tokens, std::string_view what) const {
   const std::int64_t vocab_size = model->network->config().padded_vocab_size;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     check(tokens[i] >= 0 && tokens[i] < vocab_size,
-          "token {} of the input is {}, expected an id from 0 to {}", i, tokens[i], vocab_size - 1);
+          "token {} of {} is {}, expected an id from 0 to {}", i, what, tokens[i], vocab_size - 1);
   }
-}
-
-void Session::Impl::remember(std::span<const int> tokens) {
-  const std::size_t keep = std::min<std::size_t>(tokens.size(), kRecentTokens);
-  recent.insert(recent.end(), tokens.end() - static_cast<std::ptrdiff_t>(keep), tokens.end());
-  if (recent.size() > kRecentTokens) recent.erase(recent.begin(), recent.end() - kRecentTokens);
 }
 
 void Session::Impl::feed(std::span<const int> tokens, const OnHidden& on_hidden) {
-  check_ids(tokens);
+  check_ids(tokens, "the input");
   flush();
+  const auto most = static_cast<std::size_t>(piece_tokens());
+  for (std::size_t first = 0; first < tokens.size(); first += most) {
+    const Tensor hidden = feed_piece(tokens.subspan(first, std::min(most, tokens.size() - first)));
+    if (on_hidden) on_hidden(static_cast<std::int64_t>(first), hidden);
+  }
+}
+
+Tensor Session::Impl::feed_piece(std::span<const int> tokens) {
   Backend& backend = *model->backend;
-  const auto total = static_cast<std::int64_t>(tokens.size());
-  const std::int64_t most = piece_tokens();
-  for (std::int64_t first = 0; first < total; first += most) {
-    const std::int64_t count = std::min(most, total - first);
-    const std::span<const int> piece =
-        tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-    const Tensor hidden = model->network->forward(backend, backend.upload_ids(piece),
-                                                  Sequences::single(count), state);
-    if (on_hidden) on_hidden(first, hidden);
-    last_hidden = backend.clone(backend.rows(hidden, count - 1, 1));
-    ntokens += count;
-    remember(piece);
-    logits_valid = false;
-  }
+  const std::int64_t count = std::ssize(tokens);
+  Tensor hidden =
+      model->network->forward(backend, backend.upload_ids(tokens), Sequences::single(count), state);
+  took(tokens, backend.rows(hidden, count - 1, 1));
+  return hidden;
 }
 
-void Session::Impl::flush() {
-  if (!pending) return;
-  const int token = *pending;
-  pending.reset();
-  feed({&token, 1}, {});
-}
-
-void Session::Impl::settle() {
-  if (driver != nullptr) driver->let_go();
-  feed_ahead();  // if that went wrong before
-}
-
-void Session::Impl::feed_ahead() {
-  if (ahead.empty()) return;
-  // Token by token out of `ahead` as they go in, should feeding go wrong on the way.
-  while (ahead.size() > 1) {
-    const std::size_t count = std::min(ahead.size() - 1, static_cast<std::size_t>(piece_tokens()));
-    feed(std::span(ahead).first(count), {});
-    ahead.erase(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(count));
-  }
-  flush();
-  pending = ahead.back();
-  ahead.clear();
-}
-
-void Session::Impl::adopt(const NetworkState& from, const Tensor& hidden,
-                          std::span<const int> fed) {
-  copy_state(*model->backend, state, from);
+void Session::Impl::took(std::span<const int> tokens, const Tensor& hidden) {
   last_hidden = model->backend->clone(hidden);
-  ntokens += std::ssize(fed);
-  remember(fed);
+  remember(tokens);
+}
+
+void Session::Impl::remember(std::span<const int> tokens) {
+  ntokens += std::ssize(tokens);
+  const std::size_t keep = std::min<std::size_t>(tokens.size(), kRecentTokens);
+  recent.insert(recent.end(), tokens.end() - static_cast<std::ptrdiff_t>(keep), tokens.end());
+  if (recent.size() > kRecentTokens) recent.erase(recent.begin(), recent.end() - kRecentTokens);
   logits_valid = false;
 }
 
-Tensor Session::Impl::device_logits() {
-  flush();
-  return model->network->logits(*model->backend, last_hidden);
+void Session::Impl::flush() {
+  Impl* self = this;
+  flush_together({&self, 1});
+}
+
+void Session::Impl::settle() {
+  Impl* self = this;
+  settle_together({&self, 1});
 }
 
 std::span<const float> Session::Impl::logits() {
@@ -108,7 +90,7 @@ std::span<const float> Session::Impl::logits() {
   check(ntokens > 0, "logits: the session holds no token yet, expected at least one");
   const auto vocab_size = static_cast<std::size_t>(model->network->config().vocab_size);
   if (!logits_valid) {
-    const Tensor device = device_logits();
+    const Tensor device = model->network->logits(*model->backend, last_hidden);
     logits_values.resize(static_cast<std::size_t>(device.view.dim(1)));
     model->backend->download(device, logits_values);
     logits_valid = true;

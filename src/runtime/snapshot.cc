@@ -96,6 +96,7 @@ std::int64_t Session::restore(const Snapshot& snapshot) {
         from.fingerprint, impl_->model->fingerprint, impl_->model->name);
   Backend& backend = *impl_->model->backend;
   impl_->reset();
+  if (from.ntokens == 0) return 0;
   std::span<const float> rest(from.state);
   for (LayerState& layer : impl_->state) {
     for (Tensor* tensor : {&layer.conv, &layer.ssm}) {

@@ -1,6 +1,7 @@
 #include "tests/model/decode_loop.h"
 
 #include "backend/cuda/cuda_backend.h"
+#include "tests/model/batch.h"
 #include "tests/model/forwarding_backend.h"
 #include "tests/support/device.h"
 

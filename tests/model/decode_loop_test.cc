@@ -1,5 +1,7 @@
 #include "tests/model/decode_loop.h"
+#include "tests/model/batch.h"
 
+#include "tests/model/batch.h"
 #include "tests/model/looping_backend.h"
 
 namespace adder {

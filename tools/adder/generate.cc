@@ -1,4 +1,4 @@
-// adder generate: reads a prompt, streams its continuation.
+// adder generate: its options, and a run with one prompt, whose continuation is streamed.
 
 #include <fmt/format.h>
 
@@ -8,11 +8,11 @@
 
 #include "commands.h"
 #include "core/check.h"
-#include "model_options.h"
+#include "generate.h"
 #include "output.h"
 #include "process.h"
 #include "progress.h"
-#include "text_input.h"
+#include "token_writer.h"
 
 namespace adder::cli {
 namespace {
@@ -22,94 +22,22 @@ constexpr const char* kExamples = R"(Examples:
   adder generate -m mamba2-130m -f prompt.txt --temp 0 --json
   adder generate -f book.txt -n 0 --save-state book.state
   adder generate --load-state book.state -p "The end of it was that" -n 100
+  adder generate -p "It was" -p "She said" -p "The sea" -n 50
+  adder generate --prompts prompts.jsonl --batch 32 > texts.jsonl
 
 Standard output gets the text: the prompt too if it was given with -p, the continuation alone
 otherwise (--echo and --no-echo say so explicitly). Speed and memory go to standard error.
+Several prompts are continued together, and a line of JSON is printed for each, in their order.
 Ctrl-C ends the text early, saves the state if asked to, and exits with 130.)";
 
 // The session works in pieces of this size: feeding it so costs nothing, and a signal is noticed
 // after each.
 constexpr std::size_t kPieceTokens = 512;
 
-struct Options {
-  ModelOptions model;
-  TextOptions prompt;
-  GenerateOptions generate;
-  std::optional<std::uint64_t> seed;
-  bool echo = false;
-  bool no_echo = false;
-  bool ignore_eos = false;
-  bool json = false;
-  std::string save_state;
-  std::string load_state;
-};
-
-/// Tokens on their way to standard output: as text, or as ids for a model without a tokenizer.
-class TokenWriter {
- public:
-  TokenWriter(const Model& model, bool silent)
-      : silent_(silent), tokenizer_(model.has_tokenizer() ? &model.tokenizer() : nullptr) {
-    if (tokenizer_ != nullptr) decoder_.emplace(*tokenizer_);
-  }
-
-  /// Takes tokens that come before the text: the decoder needs to know them. `shown`: they are
-  /// part of the output.
-  void prompt(std::span<const int> ids, bool shown) {
-    if (!shown && !decoder_) return;
-    for (int id : ids) {
-      const std::string piece = piece_of(id);
-      if (shown) emit(piece);
-    }
-    output_.flush();
-  }
-
-  void token(int id) {
-    const std::string piece = piece_of(id);
-    text_ += piece;
-    emit(piece);
-    output_.flush();
-  }
-
-  /// The bytes of an unfinished character, and the end of the line.
-  void finish() {
-    const std::string rest = decoder_ ? decoder_->finish() : std::string();
-    text_ += rest;
-    emit(rest);
-    if (ends_line_) return;
-    emit("\n");
-    output_.flush();
-  }
-
-  /// The continuation so far.
-  const std::string& text() const { return text_; }
-
- private:
-  std::string piece_of(int id) {
-    if (!decoder_)
-      return std::exchange(first_, false) ? std::to_string(id) : fmt::format(" {}", id);
-    // Models may have more rows than their tokenizer has tokens; those stand for no text.
-    return tokenizer_->has_token(id) ? decoder_->push(id) : std::string();
-  }
-
-  void emit(std::string_view piece) {
-    if (silent_ || piece.empty()) return;
-    output_.write(piece);
-    ends_line_ = piece.back() == '\n';
-  }
-
-  bool silent_;
-  const Tokenizer* tokenizer_;
-  std::optional<StreamDecoder> decoder_;
-  Output output_;
-  std::string text_;
-  bool first_ = true;
-  bool ends_line_ = false;
-};
-
 /// One run of the command.
 class Run {
  public:
-  explicit Run(const Options& options)
+  explicit Run(const GenerateArguments& options)
       : options_(options),
         text_(open_text(options)),
         model_(options.model.load()),
@@ -144,7 +72,7 @@ class Run {
   }
 
   /// Done before the model is loaded, so that a mistyped name is noticed at once.
-  static std::optional<TextReader> open_text(const Options& options) {
+  static std::optional<TextReader> open_text(const GenerateArguments& options) {
     const TextOptions& prompt = options.prompt;
     if (prompt.text) return TextReader::of_text(*prompt.text);
     if (prompt.file) return TextReader::of_file(*prompt.file);
@@ -175,18 +103,8 @@ class Run {
         if (!shown) bar.update(reader->fraction(), token_note(prompt_tokens_, prefill_s_));
       }
     }
-    if (session_.position() == 0 && !InterruptGuard::interrupted()) feed({first_token()}, false);
-  }
-
-  /// What a text without a beginning begins with.
-  int first_token() const {
-    const ModelConfig& config = model_.config();
-    if (config.bos_token_id) return *config.bos_token_id;
-    check(
-        !config.eos_token_ids.empty(),
-        "the prompt is empty, expected at least one token, since this model names no token that a "
-        "text begins with");
-    return config.eos_token_ids.front();
+    if (session_.position() == 0 && !InterruptGuard::interrupted())
+      feed({first_token(model_)}, false);
   }
 
   void feed(const std::vector<int>& ids, bool shown) {
@@ -251,7 +169,7 @@ class Run {
                   {"seed", options_.generate.seed}}}});
   }
 
-  const Options& options_;
+  const GenerateArguments& options_;
   std::optional<TextReader> text_;
   StopWatch watch_;
   Model model_;
@@ -269,7 +187,7 @@ class Run {
   double first_token_s_ = 0;
 };
 
-void add_sampling_options(CLI::App& app, Options& options) {
+void add_sampling_options(CLI::App& app, GenerateArguments& options) {
   SamplingParams& sampling = options.generate.sampling;
   app.add_option("--temp", sampling.temperature,
                  "Divides the logits; 0 takes the most likely token (default: 0.8)")
@@ -301,13 +219,33 @@ void add_sampling_options(CLI::App& app, Options& options) {
       ->check(seed_number());
 }
 
-void add_options(CLI::App& app, Options& options) {
+void add_options(CLI::App& app, GenerateArguments& options) {
   options.model.add_to(app);
-  options.prompt.add_text_to(app, "The prompt");
+  app.add_option(
+         "-p,--prompt",
+         [&options](const CLI::results_t& values) {
+           options.texts = values;
+           return true;
+         },
+         "The prompt; may be given several times")
+      ->option_text("TEXT")
+      ->type_size(1)
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false);
   options.prompt.add_file_to(app, "Read the prompt from a file of any size; - is standard input");
   options.prompt.add_ids_to(app, "The prompt as token ids");
+  CLI::Option* file =
+      app.add_option("--prompts", options.prompts_file,
+                     "Continue all prompts of a file, one a line: texts, or JSON objects whose "
+                     "\"prompt\" is a text or a list of token ids; - is standard input")
+          ->option_text("FILE");
+  for (const char* other : {"--prompt", "--file", "--ids"}) file->excludes(other);
+  app.add_option("--batch", options.batch,
+                 "So many of several prompts are continued together at most (default: 64)")
+      ->option_text("N")
+      ->check(whole_number(1, 4096));
   app.add_option("-n,--tokens", options.generate.max_tokens,
-                 "Tokens to generate at most; -1 is no limit (default: 128)")
+                 "Tokens to generate at most, for each prompt; -1 is no limit (default: 128)")
       ->option_text("N")
       ->check(whole_number(-1));
   add_sampling_options(app, options);
@@ -321,11 +259,13 @@ void add_options(CLI::App& app, Options& options) {
   CLI::Option* echo = app.add_flag("--echo", options.echo, "Write the prompt before the text");
   app.add_flag("--no-echo", options.no_echo, "Do not write the prompt (default: only with -p)")
       ->excludes(echo);
-  app.add_flag("--json", options.json, "Print one JSON object at the end instead of the text");
+  app.add_flag("--json", options.json,
+               "Print one JSON object at the end instead of the text; with several prompts, token "
+               "ids too");
 }
 
 /// Notices before hours of work what would only fail after them.
-void check_state_files(const Options& options) {
+void check_state_files(const GenerateArguments& options) {
   std::error_code ignored;
   check(options.load_state.empty() || std::filesystem::exists(options.load_state, ignored),
         "--load-state {}: there is no such file", options.load_state);
@@ -335,17 +275,40 @@ void check_state_files(const Options& options) {
         "--save-state {}: there is no folder {}", state_file, folder.string());
 }
 
+/// What one prompt has and several have not.
+void check_one_prompt(const GenerateArguments& options) {
+  if (!options.has_several_prompts()) return;
+  const std::string expected = "expected one prompt: several are printed as JSON";
+  if (options.echo) throw CLI::ValidationError("--echo", expected);
+  if (options.no_echo) throw CLI::ValidationError("--no-echo", expected);
+  if (!options.save_state.empty()) {
+    throw CLI::ValidationError("--save-state", "expected one prompt: a file holds one state");
+  }
+}
+
 }  // namespace
+
+int first_token(const Model& model) {
+  const ModelConfig& config = model.config();
+  if (config.bos_token_id) return *config.bos_token_id;
+  check(!config.eos_token_ids.empty(),
+        "the prompt is empty, expected at least one token, since this model names no token that a "
+        "text begins with");
+  return config.eos_token_ids.front();
+}
 
 Command add_generate(CLI::App& root) {
   CLI::App* app = root.add_subcommand("generate", "Continue a prompt: stream text from a model");
   app->footer(kExamples);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateArguments>();
   add_options(*app, *options);
   return {app, [options] {
+            check_one_prompt(*options);
             check_state_files(*options);
             options->generate.stop_at_eos = !options->ignore_eos;
             options->generate.seed = options->seed.value_or(std::random_device{}());
+            if (options->has_several_prompts()) return generate_batch(*options);
+            if (!options->texts.empty()) options->prompt.text = options->texts.front();
             return Run(*options)();
           }};
 }

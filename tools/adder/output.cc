@@ -54,6 +54,10 @@ std::string dump_json(const Json& value) {
   return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string json_line(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 void print_json(const Json& value) { print(dump_json(value)); }
 
 void save_json(const std::string& path, const Json& value) {

@@ -31,6 +31,8 @@ void print(std::string_view text);
 /// Writes `value` and a newline, indented; bytes that are not UTF-8 appear as U+FFFD.
 void print_json(const Json& value);
 std::string dump_json(const Json& value);
+/// The same on one line.
+std::string json_line(const Json& value);
 
 /// Writes `value` to a file, or to standard output if `path` is "-".
 void save_json(const std::string& path, const Json& value);

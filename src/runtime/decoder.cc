@@ -21,7 +21,7 @@ std::int64_t capacity_for(std::int64_t nsequences) {
 
 std::unique_ptr<Decoder> Decoder::make(const Network& network, Backend& backend,
                                        std::int64_t capacity) {
-  backend.check_room(capacity * state_bytes(network.config()),
+  backend.check_room(capacity * state_bytes(network.config(), backend.state_dtype()),
                      fmt::format("the states of {} sequences decoded together", capacity));
   std::unique_ptr<Decoder> decoder(new Decoder(capacity));
   decoder->state_ = network.new_state(backend, capacity);

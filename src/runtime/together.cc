@@ -122,8 +122,9 @@ void settle_together(std::span<Session::Impl* const> sessions) {
 NetworkState gather_states(std::span<Session::Impl* const> sessions) {
   const Model::Impl& model = *sessions[0]->model;
   const std::int64_t count = std::ssize(sessions);
-  model.backend->check_room(count * state_bytes(model.network->config()),
-                            fmt::format("the states of {} sequences together", count));
+  model.backend->check_room(
+      count * state_bytes(model.network->config(), model.backend->state_dtype()),
+      fmt::format("the states of {} sequences together", count));
   NetworkState out = model.network->new_state(*model.backend, count);
   for (std::size_t i = 0; i < sessions.size(); ++i) {
     if (sessions[i]->ntokens == 0) continue;  // zeros

@@ -15,7 +15,9 @@ NetworkState& Decoding::state() {
 void Decoding::start_on_host(std::span<Session::Impl* const> sessions) {
   if (sessions.size() > 1) state_ = gather_states(sessions);
   hidden_ = gather_hidden(sessions, std::ssize(sessions));
-  read_logits();
+  if (sessions.size() > 1) return read_logits();
+  sessions[0]->logits();  // which may have them
+  logits_ = sessions[0]->logits_values;
 }
 
 void Decoding::step() {

@@ -52,5 +52,52 @@ TEST_P(DecodeLoops, AreMadeOnceAndStartedOnce) {
   EXPECT_EQ(behaviour.made, 2);
 }
 
+// Given up where the loop pauses, its state is adopted; elsewhere what was taken is fed again.
+TEST_P(Batches, PauseAndGoOn) {
+  behaviour.ring = 16;
+  behaviour.ahead = 1000;
+  std::vector<Job> all = jobs(3);
+  for (Job& job : all) {
+    job.options.max_tokens = 100;
+    job.options.stop_at_eos = false;
+  }
+  all[1].options.max_tokens = 5;
+  std::vector<Alone> expected;
+  for (const Job& job : all) expected.push_back(alone(job));
+  for (const std::size_t rounds : {15U, 16U, 17U, 32U, 40U, 100U}) {
+    std::vector<Session> sessions = prompted_together(*device_, all);
+    std::vector<std::vector<int>> tokens;
+    {
+      BatchGeneration batch = begin(sessions, all);
+      tokens = take(batch, 3, 2 * rounds + 5);
+    }
+    for (const std::size_t i : {0U, 2U}) {
+      EXPECT_EQ(tokens[i].size(), rounds);
+      Session fed = host_->new_session();
+      fed.prefill(all[i].prompt);
+      fed.prefill(tokens[i]);
+      expect_same(sessions[i], fed);
+    }
+    expect_same(sessions[1], expected[1].session);
+  }
+}
+
+TEST_P(Batches, LoopsAreMadeOnceForASize) {
+  const auto run = [&](std::size_t count) {
+    const std::vector<Job> all = jobs(count);
+    std::vector<Session> sessions = prompted_together(*device_, all);
+    BatchGeneration batch = begin(sessions, all);
+    take(batch, count, 3 * count);
+    return behaviour.made;
+  };
+  EXPECT_EQ(run(1), 1);
+  EXPECT_EQ(run(3), 2);
+  EXPECT_EQ(run(3), 2);
+  EXPECT_EQ(run(17), 3);
+  EXPECT_EQ(run(18), 3);  // there is place for one more
+  EXPECT_EQ(run(3), 4);   // given up for the larger one
+  EXPECT_EQ(run(1), 4);
+}
+
 }  // namespace
 }  // namespace adder

@@ -44,6 +44,15 @@ StopReason Decoding::stop_reason(std::size_t sequence) const {
 }
 
 std::optional<Decoding::Token> Decoding::next() {
+  try {
+    return take_turns();
+  } catch (const Error&) {
+    let_go();
+    throw;
+  }
+}
+
+std::optional<Decoding::Token> Decoding::take_turns() {
   while (true) {
     if (turn_ == round_.size()) {
       begin_round();
@@ -52,14 +61,7 @@ std::optional<Decoding::Token> Decoding::next() {
     const std::size_t sequence = round_[turn_++];
     Member& member = members_[sequence];
     if (!member.is_running()) continue;
-    std::optional<int> token;
-    try {
-      token = decoder_ != nullptr ? take(member) : draw(member);
-    } catch (const Error&) {
-      let_go();
-      throw;
-    }
-    if (token) {
+    if (const auto token = decoder_ != nullptr ? take(member) : draw(member)) {
       ++member.produced;
       return Token{sequence, *token};
     }

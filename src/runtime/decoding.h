@@ -49,6 +49,7 @@ class Decoding {
   };
 
   bool is_started() const { return decoder_ != nullptr || hidden_.defined(); }
+  std::optional<Token> take_turns();
   void begin_round();
   void start();
   /// Lets go of those that have ended while others run.

@@ -13,7 +13,7 @@ NetworkState& Decoding::state() {
 }
 
 void Decoding::start_on_host(std::span<Session::Impl* const> sessions) {
-  if (sessions.size() > 1) state_ = gather_states(sessions);
+  state_ = sessions.size() > 1 ? gather_states(sessions) : NetworkState();
   hidden_ = gather_hidden(sessions, std::ssize(sessions));
   if (sessions.size() > 1) return read_logits();
   sessions[0]->logits();  // which may have them

@@ -307,9 +307,11 @@ TEST_P(Batches, SayWhyATokenCannotBeSampledAndKeepTheOthers) {
         options.max_tokens = 20;
         batch.add(sessions[i], options);
       }
-      said = test::error_of([&] {
-        while (const auto next = batch.next()) tokens[next->sequence].push_back(next->token);
-      });
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        said = test::error_of([&] {
+          while (const auto next = batch.next()) tokens[next->sequence].push_back(next->token);
+        });
+      }
     }
     EXPECT_NE(said.find("nan"), std::string::npos) << said;
     EXPECT_EQ(tokens[1].size(), 0U);

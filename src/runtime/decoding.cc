@@ -101,6 +101,7 @@ void Decoding::begin_round() {
 
 void Decoding::start() {
   std::vector<Session::Impl*> sessions;
+  sessions.reserve(round_.size());
   for (std::size_t sequence : round_) sessions.push_back(members_[sequence].session);
   settle_together(sessions);
   flush_together(sessions);

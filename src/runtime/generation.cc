@@ -37,6 +37,7 @@ void prefill(std::span<Session* const> sessions, std::span<const std::vector<int
   check(sessions.size() == prompts.size(), "prefill: {} sessions and {} prompts, expected as many",
         sessions.size(), prompts.size());
   std::vector<Session::Impl*> impls;
+  impls.reserve(sessions.size());
   for (std::size_t i = 0; i < sessions.size(); ++i) {
     check(sessions[i] != nullptr, "prefill: session {} is null", i);
     impls.push_back(&sessions[i]->impl());
@@ -52,6 +53,7 @@ void prefill(std::span<Session* const> sessions, std::span<const std::vector<int
   settle_together(impls);
   flush_together(impls);
   std::vector<Feeding> feedings;
+  feedings.reserve(impls.size());
   for (std::size_t i = 0; i < impls.size(); ++i) feedings.push_back({impls[i], prompts[i]});
   feed_together(feedings);
 }

@@ -104,6 +104,7 @@ void settle_together(std::span<Session::Impl* const> sessions) {
   flush_together(behind);
   // All but the last token, which may never need to be fed.
   std::vector<Feeding> feedings;
+  feedings.reserve(behind.size());
   for (Session::Impl* session : behind) {
     feedings.push_back({session, std::span(session->ahead).first(session->ahead.size() - 1)});
   }
@@ -137,7 +138,7 @@ Tensor gather_hidden(std::span<Session::Impl* const> sessions, std::int64_t rows
   if (rows == 1) return sessions[0]->last_hidden;
   Backend& backend = *sessions[0]->model->backend;
   const std::int64_t dims[] = {rows, sessions[0]->last_hidden.view.dim(1)};
-  const Tensor out = backend.new_activations(dims);
+  Tensor out = backend.new_activations(dims);
   for (std::size_t i = 0; i < sessions.size(); ++i) {
     Tensor row = backend.rows(out, static_cast<std::int64_t>(i), 1);
     backend.copy(row, sessions[i]->last_hidden);

@@ -33,6 +33,7 @@ Json prompt_in(std::string_view line, const std::string& source) {
 
 std::vector<Prompt> prompts_of(const std::vector<std::string>& texts) {
   std::vector<Prompt> out;
+  out.reserve(texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) {
     out.push_back({texts[i], fmt::format("prompt {}", i)});
   }

@@ -59,6 +59,12 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<typename Pack<T, N>::Memory*>(to) = pack.memory;
 }
 
+/// The counterpart of load_once: for what is not read again soon.
+template <typename T, int N>
+__device__ __forceinline__ void store_once(T* to, const Pack<T, N>& pack) {
+  __stcs(reinterpret_cast<typename Pack<T, N>::Memory*>(to), pack.memory);
+}
+
 /// Two 16-bit elements in a word, the first in its lower half.
 template <typename T>
 struct Pair;

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
     const KeyLanes lanes = key_lanes<kLanes>(p.d_inner);
     std::uint32_t key = lanes.place;
     if (inside) {
-      const Pack<State, V> old = load<V>(state + n);
+      const Pack<State, V> old = load_once<V>(state + n);
       to_floats(old, h);
       if constexpr (kRoundsState<State>) key = fold_key(key, old);
     }
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
       h[i] = fmaf(scan_decay<T>(dt * scan_rate(a[i] * kLog2E)), h[i], weight * b[i]);
       y = fmaf(c[i], h[i], y);
     }
-    if (wanted <= last) store(state + n, round_state<State>(h, key));
+    if (wanted <= last) store_once(state + n, round_state<State>(h, key));
   }
 #pragma unroll
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {

@@ -45,7 +45,8 @@ void ssd_step(const SsdStepArgs& args, Stream stream) {
   validate(args);
   check_current("ssd_step", "x", args.x);
   constexpr std::int64_t kVector = 4;
-  const bool vectors = args.B.dim(2) % kVector == 0 && rows_aligned(args.state);
+  const bool vectors = args.B.dim(2) % kVector == 0 && rows_aligned(args.state) &&
+                       rows_aligned(args.B) && rows_aligned(args.C);
   visit_float(args.x.dtype, [&]<typename T>(TypeTag<T>) {
     visit_state(args.state.dtype, [&]<typename State>(TypeTag<State>) {
       launch_step<T, State>(make_params(args), vectors, stream);

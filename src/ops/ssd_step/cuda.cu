@@ -3,15 +3,16 @@
 // H200 at 4.3 TB/s, less than a launch; 19.5 µs for 16. Everything else is small. With states in
 // bf16 it is half of that, and some eight integer operations an element to round it.
 //
-// A warp takes four rows (channels) of a head's state, 512 bytes of each at a time: four accesses
-// of 16 bytes a lane are under way before the first is used, 2.6 MB on the whole device for one
-// sequence of that model. A lane holds B and C of its columns for all four rows; the sum over
-// columns goes over lanes in a fixed order. A block of four warps takes 16 rows, so that one
-// sequence already gives 320 blocks.
+// A warp takes some rows (channels) of a head's state: four accesses of 16 bytes a lane, or eight
+// of 8 with a bf16 state, are under way before the first is used, 2.6 MB on the whole device for
+// one sequence of that model. States are marked as the first to leave the caches, since their next
+// use is a token away: 85.7 instead of 92.4 µs for 64 sequences. With a bf16 state, which leaves
+// less time to wait in, rows are asked for before dt is there; float32 has then too many registers,
+// and 99 µs. A lane holds B and C of its columns for all rows; the sum over columns goes over lanes
+// in a fixed order. A block of four warps takes 16 or 32 rows, so that one sequence already gives
+// 320 or 160 blocks.
 //
-// Registers (nvcc 13.0, sm_90): 59, with a bf16 state 72; no spills, no shared memory. Eight rows
-// of a bf16 state, for as many bytes under way in a warp, take 109, which leaves half the warps;
-// not timed.
+// Registers (nvcc 13.0, sm_90): 72 at most, with a bf16 state 80; no spills, no shared memory.
 
 #include "core/ceil_div.h"
 #include "cuda/math.cuh"
@@ -26,7 +27,13 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kRows = 4;  // of a warp
+/// Of a warp.
+template <typename State>
+constexpr int kRows = 16 / sizeof(State);
+
+/// Whether rows are asked for before dt.
+template <typename State>
+constexpr bool kIsAhead = kRoundsState<State>;
 
 template <typename T>
 __device__ __forceinline__ const T* element(const StepTensor<const void>& tensor,
@@ -42,78 +49,94 @@ __device__ __forceinline__ float step_of(const StepParams& p, std::int64_t seque
   return time_step(raw + (p.dt_bias == nullptr ? 0.0F : p.dt_bias[head]), p.dt_options);
 }
 
-// Four rows of the state of one head and their part of y = S C.
+// A lane's columns of a warp's rows of the state of one head.
+template <typename State, int V>
+struct Rows {
+  static constexpr int kCount = kRows<State>;
+  Pack<State, V> packs[kCount];
+
+  __device__ __forceinline__ void load_from(const State* state, std::int64_t row, int nrows) {
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      if (r < nrows) packs[r] = load_once<V>(state + r * row);
+    }
+  }
+};
+
+// Updates the rows, the first columns of which may be there, and their part of y = S C.
 template <typename T, typename State, int V>
-__device__ __forceinline__ void update_rows(const StepParams& p, State* state, const T* B,
-                                            const T* C, float decay, const float (&weights)[kRows],
-                                            int nrows, float (&y)[kRows]) {
+__device__ __forceinline__ void update_rows(const StepParams& p, State* state, Rows<State, V>& rows,
+                                            const T* B, const T* C, float decay,
+                                            const float (&weights)[kRows<State>], int nrows,
+                                            float (&y)[kRows<State>]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   constexpr int kColumns = kWarpSize * V;
   const std::int64_t end = loop_end<State, kColumns>(p.dstate);
   for (std::int64_t n = lane * V; n < end; n += kColumns) {
     const bool inside = !kRoundsState<State> || n < p.dstate;
-    float s[kRows][V];
+    if ((!kIsAhead<State> || n >= kColumns) && inside) rows.load_from(state + n, p.state_p, nrows);
     std::uint32_t key = lane;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= nrows || !inside) continue;
-      const Pack<State, V> old = load<V>(state + r * p.state_p + n);
-      to_floats(old, s[r]);
-      if constexpr (kRoundsState<State>) key = fold_key(key, old);
-    }
     if constexpr (kRoundsState<State>) {
-      key = shared_key(key, kFullWarp) + lane * (V * kRows);
+#pragma unroll
+      for (int r = 0; r < kRows<State>; ++r) {
+        if (r < nrows && inside) key = fold_key(key, rows.packs[r]);
+      }
+      key = shared_key(key, kFullWarp) + lane * (V * kRows<State>);
       if (!inside) return;
     }
     float b[V];
     float c[V];
+    to_floats(load<V>(B + n), b);
+    to_floats(load<V>(C + n), c);
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      b[i] = read(B + n + i);
-      c[i] = read(C + n + i);
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows<State>; ++r) {
       if (r >= nrows) continue;
+      float s[V];
+      to_floats(rows.packs[r], s);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        s[r][i] = decay * s[r][i] + weights[r] * b[i];
-        y[r] += s[r][i] * c[i];
+        s[i] = decay * s[i] + weights[r] * b[i];
+        y[r] += s[i] * c[i];
       }
-      store(state + r * p.state_p + n, round_state<State>(s[r], key + r * V));
+      store_once(state + r * p.state_p + n, round_state<State>(s, key + r * V));
     }
   }
 }
 
 template <typename T, typename State, int V>
 __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ StepParams p) {
+  constexpr int kCount = kRows<State>;
   begin_after_previous_kernel();
-  const std::int64_t blocks_per_head = (p.headdim + kWarps * kRows - 1) / (kWarps * kRows);
+  const std::int64_t blocks_per_head = (p.headdim + kWarps * kCount - 1) / (kWarps * kCount);
   const std::int64_t unit = blockIdx.x / blocks_per_head;
   const std::int64_t sequence = unit / p.nheads;
   const std::int64_t head = unit % p.nheads;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t first =
-      (blockIdx.x % blocks_per_head * kWarps + threadIdx.x / kWarpSize) * kRows;
+      (blockIdx.x % blocks_per_head * kWarps + threadIdx.x / kWarpSize) * kCount;
   if (first >= p.headdim) return;
-  const auto nrows = static_cast<int>(p.headdim - first < kRows ? p.headdim - first : kRows);
+  const auto nrows = static_cast<int>(p.headdim - first < kCount ? p.headdim - first : kCount);
+  State* state = static_cast<State*>(p.state) + sequence * p.state_sequence + head * p.state_head +
+                 first * p.state_p;
+  Rows<State, V> rows;
+  if (kIsAhead<State> && lane * V < p.dstate) rows.load_from(state + lane * V, p.state_p, nrows);
+
   const T* x = element<T>(p.x, sequence, head) + first;
   const float dt = step_of<T>(p, sequence, head);
   const float decay = expf(dt * p.A[head]);
-  float weights[kRows];
-  float y[kRows];
+  float weights[kCount];
+  float y[kCount];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kCount; ++r) {
     weights[r] = r < nrows ? dt * read(x + r) : 0.0F;
     y[r] = 0.0F;
   }
   const std::int64_t group = head / p.heads_per_group;
-  auto* state = static_cast<State*>(p.state) + sequence * p.state_sequence + head * p.state_head;
-  update_rows<T, State, V>(p, state + first * p.state_p, element<T>(p.B, sequence, group),
+  update_rows<T, State, V>(p, state, rows, element<T>(p.B, sequence, group),
                            element<T>(p.C, sequence, group), decay, weights, nrows, y);
   float own = 0.0F;  // the sum of the row that the lane stores
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kCount; ++r) {
     const float sum = warp_sum(y[r]);
     if (lane == r) own = sum;
   }
@@ -130,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
 template <typename T, typename State>
 void launch_step(const StepParams& params, bool vectors, Stream stream) {
   const std::int64_t blocks =
-      params.batch * params.nheads * ceil_div(params.headdim, kWarps * kRows);
+      params.batch * params.nheads * ceil_div(params.headdim, kWarps * kRows<State>);
   launch_after_previous("to launch ssd_step",
                         vectors ? step_kernel<T, State, 4> : step_kernel<T, State, 1>, blocks,
                         kThreads, stream, params);

@@ -207,7 +207,9 @@ TEST_F(LinearCuda, AddsToWhatYHolds) {
           }
         }
       }
-      EXPECT_TRUE(pooled.as_good_as_plain()) << dtypes.name() << ", bias " << with_bias;
+      // A tensor core cuts digits of a sum off, where loops round them: a little more than
+      // twice their error, at worst.
+      EXPECT_TRUE(pooled.as_good_as_plain(2e-6)) << dtypes.name() << ", bias " << with_bias;
     }
   }
 }

@@ -21,7 +21,7 @@ TIMES = 10
 # The device decodes so many tokens before the host must tell it to go on.
 RING_TOKENS = 4096
 # These ask and set what the calling thread knows of devices, and reach none.
-OF_THE_HOST = ("cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxSetCurrent", "cuDeviceGet")
+OF_THE_HOST = ("cuCtxGetCurrent", "cuCtxGetDevice_v2", "cuCtxSetCurrent", "cuDeviceGet")
 
 
 def generate(arguments, tokens):

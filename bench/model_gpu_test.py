@@ -61,6 +61,7 @@ class ModelGpu(unittest.TestCase):
         self.assertEqual(summary["host_cpu_2p7b"], 0.03)
         self.assertEqual(summary["commit"], "abc")
         rows = [row for row in result["rows"] if row.get("what") == "prefill"]
+        self.assertEqual(len(rows), 9)  # of three models, none of those that go far
         self.assertNotIn("position", rows[0])
         self.assertEqual(rows[0]["device_bytes"], 7)
 

@@ -269,8 +269,12 @@ int place_links(std::vector<Item<X>>& items) {
 template <typename X>
 Assembled<X> assemble(std::span<const Operation> operations, const Layout& layout, int blocks) {
   std::vector<Item<X>> items = items_of<X>(operations, layout, blocks);
-  link(items);
   Assembled<X> out;
+  // For mixers alone: without them there is little to gain, less than another kernel costs.
+  out.is_linked = std::any_of(items.begin(), items.end(), [](const Item<X>& item) {
+    return item.instruction.kind == Kind::mixer;
+  });
+  if (out.is_linked) link(items);
   out.exchange_size = place_links(items);
   for (std::size_t i = 0; i < items.size(); ++i) {
     Instruction<X>& instruction = items[i].instruction;

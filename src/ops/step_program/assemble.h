@@ -18,6 +18,7 @@ template <typename X>
 struct Assembled {
   std::vector<Instruction<X>> instructions;
   int meetings = 0;
+  bool is_linked = false;
   int exchange_size = 0;  ///< numbers
   int residual_size = 0;  ///< floats of a block
 };

@@ -119,6 +119,7 @@ class Kernel final : public StepKernel {
         .count = static_cast<int>(assembled.instructions.size()),
         .arrivals = reinterpret_cast<unsigned long long*>(at),
         .meetings = assembled.meetings,
+        .is_linked = assembled.is_linked,
         .exchange = reinterpret_cast<program::ExchangedNumber<X>*>(at + kCounterBytes),
         .residuals = reinterpret_cast<float*>(at + zeros),
         .residual_size = static_cast<int>(round_up(assembled.residual_size, 32)),

@@ -211,6 +211,7 @@ struct Params {
   /// Blocks that came to a point where all wait for all, since ever, and such points a launch.
   unsigned long long* arrivals;
   std::int32_t meetings;
+  bool is_linked;  ///< some instructions give and take
   ExchangedNumber<X>* exchange;
   /// So many floats for each block.
   float* residuals;

@@ -11,12 +11,10 @@ inline constexpr int kThreads = kWarps * kWarpSize;  // that multiply
 inline constexpr int kSideThreads = kSideWarps * kWarpSize;
 /// Warps are in this order: those that multiply, the one that copies, those beside.
 inline constexpr int kFirstSideWarp = kWarps + 1;
-/// Mixers, and so warps beside, there are for a single sequence alone.
-template <int kBatch>
-inline constexpr bool kHasMixers = kBatch == 1;
-template <int kBatch>
-inline constexpr int kBlockThreads =
-    (kFirstSideWarp + (kHasMixers<kBatch> ? kSideWarps : 0)) * kWarpSize;
+/// Of a kernel for programs with links, and so mixers, or for others. Those are worse off with the
+/// code of the former among theirs.
+template <bool kLinked>
+inline constexpr int kBlockThreads = (kFirstSideWarp + (kLinked ? kSideWarps : 0)) * kWarpSize;
 
 __device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % kWarpSize; }
 __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / kWarpSize; }

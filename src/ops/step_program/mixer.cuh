@@ -43,7 +43,7 @@ class Beside {
 
   __device__ __forceinline__ void run(const Linear<X>& p, const Heads& heads, const Share& share,
                                       const Exchange<X>& exchange) {
-    const Maker<X, 1> maker(p, shared_, exchange, nullptr);
+    const Maker<X, 1, true> maker(p, shared_, exchange, nullptr);
     // Each thread finishes one row. What it needs besides the sum is there before that.
     const int place = thread();
     const bool exists = place < share.split;

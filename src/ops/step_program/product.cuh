@@ -15,8 +15,7 @@ class Product {
   static constexpr int kNext = 2 * kStep * kWarps;  // bytes from a step of the warp to the next
 
  public:
-  __device__ Product(const Shared& shared, const Ring& ring)
-      : ring_(ring), slots_(shared.slots + warp_index()) {
+  __device__ Product(const Shared& shared, const Ring& ring) : ring_(ring), slots_(shared.slots) {
     const int matrix = lane_index() / 8;
     const int row = lane_index() % 8;
     row_ = matrix % 2 * 8 + row;
@@ -125,7 +124,7 @@ class Product {
       for (int i = 0; i < 4; ++i) {
         const int row = 8 * half + 2 * t + i % 2;  // of v
         if (row >= S::kRows) continue;
-        slots[(row * kTileRows + g + i / 2 * 8) * kWarps] = sums[0][half][i] + sums[1][half][i];
+        slots[S::slot(row, g + i / 2 * 8, warp_index())] = sums[0][half][i] + sums[1][half][i];
       }
     }
   }
@@ -140,13 +139,20 @@ class Product {
 template <typename X, int kBatch>
 __device__ __forceinline__ float sum_of(const Shared& shared, int row, int sequence) {
   using S = Shape<X, kBatch>;
-  const float* from = shared.slots + row / kTileRows * S::kTileSlots +
-                      (sequence * kTileRows + row % kTileRows) * kWarps;
+  const float* tile = shared.slots + row / kTileRows * S::kTileSlots;
   float sum = 0;
 #pragma unroll
   for (int part = kParts<X> - 1; part >= 0; --part) {  // the least first
     float of_warps[kWarps];
-    load_floats(from + part * kBatch * kTileRows * kWarps, true, of_warps);
+    const auto slot = [&](int warp) {
+      return tile + S::slot(part * kBatch + sequence, row % kTileRows, warp);
+    };
+    if constexpr (kBatch == 1) {
+      load_floats(slot(0), true, of_warps);
+    } else {
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) of_warps[warp] = *slot(warp);
+    }
 #pragma unroll
     for (int distance = kWarps / 2; distance > 0; distance /= 2) {
 #pragma unroll
@@ -230,13 +236,13 @@ __device__ __forceinline__ void finish(const Linear<X>& p, int row, int sequence
 
 /// `residual` is the block's own. `go_on` is called once all threads are in this instruction and
 /// none in the one before.
-template <typename X, int kBatch, typename GoOn>
+template <typename X, int kBatch, bool kLinked, typename GoOn>
 __device__ __forceinline__ void run_linear(const Instruction<X>& instruction, const Shared& shared,
                                            Product<X, kBatch>& product, const Grid& grid,
                                            const Exchange<X>& from, const Exchange<X>& to,
                                            float* residual, const GoOn& go_on) {
   const Linear<X>& p = instruction.linear;
-  const Maker<X, kBatch> maker(p, shared, from, residual);
+  const Maker<X, kBatch, kLinked> maker(p, shared, from, residual);
   const Share share(p);
   const int me = static_cast<int>(threadIdx.x);
   ConvInput conv;
@@ -253,7 +259,7 @@ __device__ __forceinline__ void run_linear(const Instruction<X>& instruction, co
 
   // Rounds of as many rows as there are slots for; of a mixer, which has slots for all, first those
   // that are finished beside.
-  const bool is_mixer = kHasMixers<kBatch> && instruction.kind == Kind::mixer;
+  const bool is_mixer = kLinked && instruction.kind == Kind::mixer;
   int barrier = is_mixer ? kSharedRows : kMixerEnd;
   int first = 0;
   int tile = 0;
@@ -293,7 +299,7 @@ __device__ __forceinline__ void run_linear(const Instruction<X>& instruction, co
       if (p.bias != nullptr) v += p.bias[row];
       if (is_mixer) {
         to.put(row, shared.channels[place - share.split].x * silu<X>(v));
-      } else if (p.gives) {
+      } else if (kLinked && p.gives) {
         to.put(sequence * p.given + row, v);
       } else {
         if (first > share.split || i != me) load_conv(first, i);

@@ -20,6 +20,12 @@ struct Shape {
   static constexpr int kSequenceWarps = kWarps / kBatch;
   static constexpr int kHalves = (kRows + 7) / 8;  // a matrix instruction takes 8 rows
   static constexpr int kTileSlots = slots_of_tile(kRows);
+  /// The sums of a tile: of a single sequence those of all warps side by side, to be read at once;
+  /// of more, whose writing would meet the same banks, warp by warp.
+  __device__ static constexpr int slot(int row_of_v, int row, int warp) {
+    return kBatch == 1 ? (row_of_v * kTileRows + row) * kWarps + warp
+                       : (warp * kRows + row_of_v) * kTileRows + row;
+  }
   static_assert(kHalves <= 2);
 };
 
@@ -32,13 +38,13 @@ struct alignas(16) Channel {
 struct Shared {
   float* sums;        ///< a warp's part of the sum of squares
   Channel* channels;  ///< kMostChannels
-  float* slots;       ///< (tile, row of v, row of the tile, warp)
+  float* slots;       ///< of tiles, see Shape
   char* v;
   int v_row;
   int round_tiles;  ///< tiles that there are slots for
 };
 
-template <typename X, int kBatch>
+template <typename X, int kBatch, bool kLinked>
 class Maker {
   using S = Shape<X, kBatch>;
   static constexpr int kNext = 4 * S::kSequenceThreads;
@@ -86,12 +92,12 @@ class Maker {
     const float by = scale_of(s_);
     for (int i = index_; i < p_.in; i += kNext) {
       float a[4];
-      if (p_.keeps_residual) {
+      if (keeps_residual()) {
         load_floats(residual_ + s_ * p_.in + i, true, a);  // with x
       } else {
         load_floats(p_.residual.data + s_ * p_.residual.row + i, true, a);
       }
-      if (!p_.keeps_residual && p_.x.data != nullptr) {
+      if (!keeps_residual() && p_.x.data != nullptr) {
         float b[4];
         to_floats(load<4>(p_.x.data + s_ * p_.x.row + i), b);
 #pragma unroll
@@ -103,6 +109,9 @@ class Maker {
   }
 
  private:
+  __device__ bool takes() const { return kLinked && p_.takes; }
+  __device__ bool keeps_residual() const { return kLinked && p_.keeps_residual; }
+
   __device__ float scale(int sequence) const {
     float sum = 0;
 #pragma unroll
@@ -164,7 +173,7 @@ class Maker {
   // x, once it is there.
   template <int kTogether>
   __device__ __forceinline__ void load_x(int first, float (&x)[kTogether][4]) const {
-    if (!p_.takes) {
+    if (!takes()) {
       const X* from = p_.x.data + s_ * p_.x.row;
 #pragma unroll
       for (int n = 0; n < kTogether; ++n) {
@@ -186,7 +195,8 @@ class Maker {
   template <int kTogether>
   __device__ __forceinline__ float run_norm() const {
     float* own = residual_ + s_ * p_.in;
-    const float* residual = p_.takes_residual ? own : p_.residual.data + s_ * p_.residual.row;
+    const float* residual =
+        kLinked && p_.takes_residual ? own : p_.residual.data + s_ * p_.residual.row;
     const bool has_x = p_.x.data != nullptr;
     const bool writes = p_.new_residual.data != nullptr && blockIdx.x == 0;
     float sum = 0;
@@ -211,7 +221,7 @@ class Maker {
       for (int n = 0; n < kTogether; ++n) {
         const int i = first + n * kNext;
         if (i >= p_.in) break;
-        if (p_.keeps_residual) store_floats(own + i, v[n]);
+        if (keeps_residual()) store_floats(own + i, v[n]);
         if (writes) store_floats(p_.new_residual.data + s_ * p_.new_residual.row + i, v[n]);
       }
       weigh(first, v, w, sum);
@@ -223,7 +233,7 @@ class Maker {
   template <int kTogether>
   __device__ __forceinline__ float run_gate() const {
     const X* z = p_.z.data + s_ * p_.z.row;
-    const bool has_z = p_.z.data != nullptr && !p_.takes;
+    const bool has_z = p_.z.data != nullptr && !takes();
     float sum = 0;
 #pragma unroll 1
     for (int first = index_; first < p_.in; first += kTogether * kNext) {

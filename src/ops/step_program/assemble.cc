@@ -88,6 +88,10 @@ std::optional<MixerRows> mixer_rows(const LinearStepArgs& linear, const SsdStepA
       .begin = conv.begin, .end = end, .B = *B - channels, .C = *C - channels, .dt = *dt - end};
 }
 
+// Whether every block has one of so many rows at least: then whoever has taken them all knows that
+// all blocks are as far, and none is so late that what it has yet to take is overwritten.
+bool all_give(std::int64_t rows, int blocks) { return rows >= blocks; }
+
 int most_rows(const Spread& rows) { return rows.rows + (rows.extra > 0 ? 1 : 0); }
 int tiles(int rows) { return static_cast<int>(ceil_div(rows, kTileRows)); }
 
@@ -96,7 +100,10 @@ std::optional<Instruction<X>> mixer_of(const LinearStepArgs& linear, const SsdSt
                                        const LinearStepArgs& next, const Layout& layout,
                                        int blocks) {
   const std::optional<MixerRows> rows = mixer_rows(linear, heads, next);
-  if (!rows || heads.x.dim(0) > 1 || heads.x.dim(2) < kFewestHeadChannels) return std::nullopt;
+  if (!rows || heads.x.dim(0) > 1 || heads.x.dim(2) < kFewestHeadChannels ||
+      !all_give(rows->begin, blocks)) {
+    return std::nullopt;
+  }
   const std::int64_t out = linear.y.dim(1);
   Instruction<X> mixer{
       .kind = Kind::mixer, .linear = linear_of<X>(linear, blocks), .heads = heads_of(heads)};
@@ -165,19 +172,20 @@ std::vector<Item<X>> items_of(std::span<const Operation> operations, const Layou
 
 // Whether x of the norm that `next` begins with is the result of the projection before it.
 template <typename X>
-bool takes_result(const Item<X>& before, const Item<X>& next) {
+bool takes_result(const Item<X>& before, const Item<X>& next, int blocks) {
   if (before.instruction.kind != Kind::linear || next.linear == nullptr || !next.linear->norm ||
       !next.linear->x.defined() || before.linear->conv) {
     return false;
   }
   const TensorView& y = before.linear->y;
   const ConstTensorView& x = next.linear->x;
-  return x.dtype == y.dtype && is_matrix(x, y.data, y.stride(0), y.dim(0), y.dim(1));
+  return all_give(y.dim(1), blocks) && x.dtype == y.dtype &&
+         is_matrix(x, y.data, y.stride(0), y.dim(0), y.dim(1));
 }
 
 // Gives results to the instruction after it wherever that can take them.
 template <typename X>
-void link(std::vector<Item<X>>& items) {
+void link(std::vector<Item<X>>& items, int blocks) {
   const auto residual_of = [](const Item<X>& item) {
     return item.linear != nullptr && item.linear->norm ? item.linear->norm->residual.data : nullptr;
   };
@@ -192,7 +200,7 @@ void link(std::vector<Item<X>>& items) {
       now.instruction.linear.takes = true;
       continue;
     }
-    if (!takes_result(before, now)) continue;
+    if (!takes_result(before, now, blocks)) continue;
     // The residual, if an instruction of the program made it, must be a copy of each block's own.
     // Nobody else may need it, then.
     const void* residual = residual_of(now);
@@ -274,7 +282,7 @@ Assembled<X> assemble(std::span<const Operation> operations, const Layout& layou
   out.is_linked = std::any_of(items.begin(), items.end(), [](const Item<X>& item) {
     return item.instruction.kind == Kind::mixer;
   });
-  if (out.is_linked) link(items);
+  if (out.is_linked) link(items, blocks);
   out.exchange_size = place_links(items);
   for (std::size_t i = 0; i < items.size(); ++i) {
     Instruction<X>& instruction = items[i].instruction;

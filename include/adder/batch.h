@@ -31,7 +31,8 @@ void prefill(std::span<Session* const> sessions, std::span<const std::vector<int
 /// Each sequence gets the tokens that `session.generate(options)` alone would give it, on the CPU
 /// bit for bit, and its session is left as after that. It can be stopped at any point, and sessions
 /// may be used in between, as with Generation; that costs time, since all of them are then taken up
-/// anew. A session that is destroyed ends its sequence.
+/// anew. A session that is destroyed ends its sequence, for no reason that `stop_reason` knows:
+/// that stays `running`.
 ///
 /// While it runs, it holds a second state for each sequence. Used by one thread at a time.
 class BatchGeneration {
@@ -52,8 +53,8 @@ class BatchGeneration {
   std::size_t add(Session& session, const GenerateOptions& options = {});
 
   /// The next token, in turns of all that still run; none once all have ended. Throws adder::Error
-  /// if a token cannot be sampled, or if the states have no place on the device; the sessions are
-  /// then as after the tokens handed out.
+  /// if a token cannot be sampled, if the states have no place on the device, or if a session that
+  /// still runs was emptied; the sessions are then as after the tokens handed out.
   std::optional<Token> next();
 
   /// Why a sequence ended; known when its turn comes after its last token.

@@ -30,8 +30,8 @@ struct LoadOptions {
   /// that the mean is right, and the same tokens in the same pieces give the same results every
   /// time. Snapshots hold float32 in both cases and go from one to the other.
   std::string state_dtype = "f32";
-  /// Tokens that one pass over the model takes at most; 0, or more than suit the device, takes as
-  /// many as suit it. One feeds prompts token by token, as decoding does.
+  /// Tokens of a sequence that one pass over the model takes at most; 0, or more than suit the
+  /// device, takes as many as suit it. One feeds prompts token by token, as decoding does.
   std::int64_t piece_tokens = 0;
   /// Threads of the CPU backend; 0 takes the cores this process may run on.
   int nthreads = 0;

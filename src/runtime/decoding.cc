@@ -13,6 +13,14 @@ Decoding::~Decoding() {
   } catch (const std::exception&) {
     // The sessions try again when they are used.
   }
+  for (Member& member : members_) leave(member);
+}
+
+void Decoding::leave(Member& member) {
+  if (member.session == nullptr) return;
+  std::vector<Decoding*>& all = member.session->decodings;
+  all.erase(std::find(all.begin(), all.end(), this));
+  member.session = nullptr;
 }
 
 std::size_t Decoding::add(Session::Impl& session, const GenerateOptions& options) {
@@ -34,6 +42,7 @@ std::size_t Decoding::add(Session::Impl& session, const GenerateOptions& options
   round_.push_back(members_.size());
   turn_ = round_.size();
   members_.push_back({.session = &session, .options = options, .rng = Rng(options.seed)});
+  session.decodings.push_back(this);
   return members_.size() - 1;
 }
 
@@ -84,7 +93,7 @@ void Decoding::begin_round() {
     let_go();
   }
   for (std::size_t sequence : round_) {
-    if (!is_running(sequence)) members_[sequence].session = nullptr;
+    if (!is_running(sequence)) leave(members_[sequence]);
   }
   std::erase_if(round_, [&](std::size_t sequence) { return !is_running(sequence); });
   turn_ = round_.size();
@@ -105,6 +114,11 @@ void Decoding::start() {
   for (std::size_t sequence : round_) sessions.push_back(members_[sequence].session);
   settle_together(sessions);
   flush_together(sessions);
+  for (std::size_t i = 0; i < round_.size(); ++i) {
+    check(sessions[i]->ntokens > 0,
+          "generate: the session of sequence {} holds no token any more, expected what it had",
+          round_[i]);
+  }
   for (std::size_t i = 0; i < round_.size(); ++i) {
     members_[round_[i]].row = static_cast<std::int64_t>(i);
     members_[round_[i]].taken = 0;
@@ -139,14 +153,14 @@ void Decoding::let_go() {
 }
 
 void Decoding::forget(const Session::Impl& session) {
-  const auto found = std::find_if(round_.begin(), round_.end(), [&](std::size_t sequence) {
-    return members_[sequence].session == &session;
-  });
-  if (found == round_.end()) return;
-  Member& member = members_[*found];
-  const bool was_running = member.is_running();
-  member.session = nullptr;
-  if (!was_running) return;
+  const bool was_driven = session.driver == this;
+  bool was_running = false;
+  for (Member& member : members_) {
+    if (member.session != &session) continue;
+    was_running = was_running || member.is_running();
+    leave(member);
+  }
+  if (!was_driven || !was_running) return;
   try {
     let_go();
   } catch (const std::exception&) {

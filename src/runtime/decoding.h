@@ -33,7 +33,7 @@ class Decoding {
   /// A session is used otherwise, or all is over: they are their own again. Generating may go on
   /// later.
   void let_go();
-  /// The session is going: it has no more tokens.
+  /// The session is going, driven or not: it has no more tokens.
   void forget(const Session::Impl& session);
 
  private:
@@ -47,6 +47,9 @@ class Decoding {
     std::int64_t taken = 0;  ///< tokens taken from the device since it started
     bool is_running() const { return session != nullptr && stop_reason == StopReason::running; }
   };
+
+  /// The member's session is not looked at again.
+  void leave(Member& member);
 
   bool is_started() const { return decoder_ != nullptr || hidden_.defined(); }
   std::optional<Token> take_turns();

@@ -63,8 +63,9 @@ struct Session::Impl {
   std::int64_t ntokens = 0;
   std::vector<int> recent;  ///< the last tokens, oldest first, at most kRecentTokens
   std::optional<int> pending;
-  Decoding* driver = nullptr;  ///< while one has this sequence's state in hand
-  std::vector<int> ahead;      ///< what was handed out since `state`, after `pending`
+  Decoding* driver = nullptr;        ///< while one has this sequence's state in hand
+  std::vector<Decoding*> decodings;  ///< all that will still look at this session
+  std::vector<int> ahead;            ///< what was handed out since `state`, after `pending`
   std::vector<float> logits_values;
   bool logits_valid = false;
 };

@@ -17,7 +17,7 @@ Session::Impl::Impl(std::shared_ptr<const Model::Impl> shared_model)
 }
 
 Session::Impl::~Impl() {
-  if (driver != nullptr) driver->forget(*this);
+  while (!decodings.empty()) decodings.back()->forget(*this);
 }
 
 void Session::Impl::reset() {

@@ -61,7 +61,11 @@ void feed_together(std::span<Feeding> feedings) {
     if (!feeding.tokens.empty()) left.push_back(&feeding);
   }
   if (left.empty()) return;
-  const auto most = static_cast<std::size_t>(left[0]->session->piece_tokens());
+  // A pass has copies of its sessions' states: not of too many at once.
+  constexpr std::size_t kMostSessions = 32;
+  const Session::Impl& any = *left[0]->session;
+  const auto most = static_cast<std::size_t>(any.piece_tokens());
+  const auto most_together = static_cast<std::size_t>(any.model->backend->piece_tokens());
   std::vector<Feeding*> pass;
   std::vector<std::size_t> counts;
   while (!left.empty()) {
@@ -71,7 +75,9 @@ void feed_together(std::span<Feeding> feedings) {
     std::size_t total = 0;
     for (Feeding* feeding : left) {
       const std::size_t count = std::min(most, feeding->tokens.size());
-      const bool fits = pass.empty() || (total + count <= most && (count == 1) == (counts[0] == 1));
+      const bool fits =
+          pass.empty() || (pass.size() < kMostSessions && total + count <= most_together &&
+                           (count == 1) == (counts[0] == 1));
       if (!fits) continue;
       pass.push_back(feeding);
       counts.push_back(count);

@@ -249,6 +249,52 @@ TEST_P(Batches, SequencesComeAndGo) {
   }
 }
 
+// Two clients that go between two tokens, one that goes before its first, one while nobody decodes.
+TEST_P(Batches, SessionsMayGoAtAnyTime) {
+  for (const Model* model : {&*host_, &*device_}) {
+    const std::vector<Job> all = jobs(5);
+    std::vector<std::optional<Session>> sessions(5);
+    BatchGeneration batch;
+    for (std::size_t i = 0; i < 5; ++i) {
+      sessions[i].emplace(model->new_session());
+      sessions[i]->prefill(all[i].prompt);
+      if (i < 4) batch.add(*sessions[i], all[i].options);
+    }
+    std::vector<int> tokens;
+    const auto take = [&] {
+      const auto next = batch.next();
+      ASSERT_TRUE(next);
+      if (next->sequence == 3) tokens.push_back(next->token);
+    };
+    take();
+    take();
+    sessions[0].reset();
+    sessions[1].reset();
+    take();
+    batch.add(*sessions[4], all[4].options);
+    sessions[4].reset();
+    sessions[3]->snapshot();  // takes it back for the moment
+    sessions[2].reset();
+    while (const auto next = batch.next()) {
+      ASSERT_EQ(next->sequence, 3);
+      tokens.push_back(next->token);
+    }
+    EXPECT_EQ(tokens, alone(all[3]).tokens);
+    EXPECT_EQ(batch.stop_reason(0), StopReason::running);
+  }
+}
+
+TEST_P(Batches, EmptiedSessionsEndInAnError) {
+  const std::vector<Job> all = jobs(2);
+  std::vector<Session> sessions = prompted_together(*device_, all);
+  BatchGeneration batch = begin(sessions, all);
+  ASSERT_TRUE(batch.next());
+  sessions[0].reset();
+  EXPECT_THROW(while (batch.next()), Error);
+  sessions[0].prefill(all[0].prompt);
+  EXPECT_TRUE(batch.next());
+}
+
 // So long that sessions follow on the way, and one of them has ended long before.
 TEST_P(Batches, GoOnForLong) {
   std::vector<Job> all = jobs(3);

@@ -44,6 +44,7 @@ class BatchRun {
       restore();
       bar_.emplace("generating");
       generate();
+      finish_ended();
       for (std::size_t i : running_) finish(i, "interrupted");
       print_lines();
     } catch (const OutputClosed&) {

@@ -66,8 +66,8 @@ void ModelOptions::add_to(CLI::App& app) {
       ->option_text("TYPE")
       ->check(one_of({"f32", "bf16"}));
   app.add_option("--piece", piece_tokens,
-                 "Tokens that one pass over the model takes at most; 1 feeds a text as decoding "
-                 "does (default: as many as suit the device)")
+                 "Tokens of a sequence that one pass over the model takes at most; 1 feeds a "
+                 "text as decoding does (default: as many as suit the device)")
       ->option_text("TOKENS")
       ->check(whole_number(1));
   app.add_option("-t,--threads", nthreads, "Threads (default: all cores this process may use)")

@@ -68,8 +68,8 @@ class StepFuser {
   const cuda::Stream stream_;
   std::optional<Norm> norm_;
   std::optional<Linear> linear_;
-  /// Of the last linear. Heads after it can be part of it only if their output is elsewhere, so
-  /// that its memory must not be given back yet.
+  /// Of the last linear: not given back before the next, so that what comes between writes
+  /// elsewhere, whatever becomes one instruction.
   std::vector<Tensor> read_last_;
   cuda::StepProgram program_;
   std::vector<std::unique_ptr<const cuda::StepKernel>> kernels_;  ///< all that have run

@@ -100,8 +100,7 @@ std::optional<Instruction<X>> mixer_of(const LinearStepArgs& linear, const SsdSt
                                        const LinearStepArgs& next, const Layout& layout,
                                        int blocks) {
   const std::optional<MixerRows> rows = mixer_rows(linear, heads, next);
-  if (!rows || heads.x.dim(0) > 1 || heads.x.dim(2) < kFewestHeadChannels ||
-      !all_give(rows->begin, blocks)) {
+  if (!rows || heads.x.dim(2) < kFewestHeadChannels || !all_give(rows->begin, blocks)) {
     return std::nullopt;
   }
   const std::int64_t out = linear.y.dim(1);
@@ -136,19 +135,29 @@ struct Item {
   bool takes_from_mixer = false;
 };
 
+std::int64_t batch_of(const Operation& operation) {
+  if (const auto* linear = std::get_if<LinearStepArgs>(&operation)) return linear->y.dim(0);
+  if (const auto* heads = std::get_if<SsdStepArgs>(&operation)) return heads->x.dim(0);
+  return std::get<SelectiveScanStepArgs>(operation).x.dim(0);
+}
+
 template <typename X>
 std::vector<Item<X>> items_of(std::span<const Operation> operations, const Layout& layout,
                               int blocks) {
   std::vector<Item<X>> out;
+  // The kernel that knows mixers has a single sequence.
+  const bool may_have_mixers =
+      std::all_of(operations.begin(), operations.end(),
+                  [](const Operation& operation) { return batch_of(operation) == 1; });
   bool after_mixer = false;
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const auto* linear = std::get_if<LinearStepArgs>(&operations[i]);
-    if (linear != nullptr && i + 2 < operations.size()) {
+    if (may_have_mixers && linear != nullptr && i + 2 < operations.size()) {
       const auto* heads = std::get_if<SsdStepArgs>(&operations[i + 1]);
       const auto* next = std::get_if<LinearStepArgs>(&operations[i + 2]);
       if (heads != nullptr && next != nullptr) {
         if (auto mixer = mixer_of<X>(*linear, *heads, *next, layout, blocks)) {
-          out.push_back({.instruction = *mixer, .linear = linear});
+          out.push_back({.instruction = *mixer, .linear = linear, .takes_from_mixer = after_mixer});
           after_mixer = true;
           ++i;
           continue;
@@ -230,10 +239,10 @@ void link(std::vector<Item<X>>& items, int blocks) {
 // has taken something from every block that was done with what was there two turns ago.
 template <typename X>
 int place_links(std::vector<Item<X>>& items) {
-  constexpr int kParts = 2;
+  constexpr int kTurns = 2;  // of parts
   struct Place {
-    int at[kParts];
-    std::uint32_t turns[kParts];
+    int at[kTurns];
+    std::uint32_t turns[kTurns];
     int next = 0;
   };
   using Sizes = std::tuple<int, int, int>;
@@ -255,7 +264,7 @@ int place_links(std::vector<Item<X>>& items) {
       }
     }
     const int part = place->second.next;
-    place->second.next = (part + 1) % kParts;
+    place->second.next = (part + 1) % kTurns;
     instruction.gives_to = {
         .at = place->second.at[part], .turn = place->second.turns[part]++, .turns = 0};
     given[i] = {sizes, part};

@@ -147,33 +147,39 @@ struct StepProgram::Operations {
   DType x_dtype = DType::f32;  ///< of all of them, which the first decides
   int batch = 1;
   int in = program::kStep;
-  std::vector<Span> states;  ///< of heads
+  std::vector<Span> states;
 
   bool takes(DType dtype) const {
     return all.empty() ? dtype == DType::f32 || dtype == DType::bf16 : dtype == x_dtype;
   }
 
-  // Whether shared memory is enough with this operation, which is then one of the program's.
+  // Whether shared memory is enough with this operation, and its states are no other's: they are
+  // asked for long before they are due. Then it is one of the program's.
   bool make_room(const LinearStepArgs& args) {
     const int batch_then = std::max(batch, static_cast<int>(args.y.dim(0)));
     const int in_then = std::max(in, static_cast<int>(args.weight.dim(1)));
     // Float32 takes more.
     const program::Layout most = program::layout_of<float>(batch_then, in_then, shared_bytes());
-    if (most.round_tiles == 0 || most.nstages < program::kFewestStages) return false;
+    if (most.round_tiles == 0 || most.nstages < program::kFewestStages ||
+        (args.conv && !has_alone(args.conv->state))) {
+      return false;
+    }
     batch = batch_then;
     in = in_then;
     return true;
   }
-  // States are asked for long before they are due.
-  bool make_room(const SsdStepArgs& args) {
-    const Span state(args.state);
+  bool make_room(const SsdStepArgs& args) { return has_alone(args.state); }
+  bool make_room(const SelectiveScanStepArgs& args) { return has_alone(args.state); }
+
+ private:
+  bool has_alone(const TensorView& view) {
+    const Span state(view);
     for (const Span& other : states) {
       if (state.meets(other)) return false;
     }
     states.push_back(state);
     return true;
   }
-  bool make_room(const SelectiveScanStepArgs& /*args*/) { return true; }
 };
 
 StepProgram::StepProgram() : operations_(std::make_unique<Operations>()) {}

@@ -25,8 +25,8 @@ inline constexpr std::int64_t kMaxStepProgramBatch = 4;
 class StepKernel {
  public:
   virtual ~StepKernel() = default;
-  /// Instructions, and those of them after which all of the device waits for all: where an
-  /// operation does not give its result to the next one number by number.
+  /// Instructions, and those of them that end with a meeting of all of the device: the last, and
+  /// where the next one reads from memory what this one, or one before, has written.
   virtual int phases() const = 0;
   virtual int meetings() const = 0;
   /// Puts them on the stream. Launches of the same object must not run at the same time. In a
@@ -59,7 +59,8 @@ class StepProgram {
   /// Adds an operation, or says that it is none for a program, or not for this one: then the
   /// operation is to be run by itself after what was added before. Throws adder::Error for
   /// arguments that are not valid. Weights and states are read before the operation is due: nothing
-  /// else on the stream right before a launch may write them.
+  /// else on the stream right before a launch may write them, and no two operations of a program
+  /// have the same states.
   bool add(const LinearStepArgs& args);
   bool add(const SsdStepArgs& args);
   bool add(const SelectiveScanStepArgs& args);

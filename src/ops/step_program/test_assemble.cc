@@ -162,6 +162,17 @@ TEST(StepProgramAssemble, ResidualsInTheSamePlace) {
   EXPECT_EQ(program.meetings, 5);
 }
 
+// The kernel of links has one sequence: an operation of more in the program means none of them.
+TEST(StepProgramAssemble, OperationsOfSeveralBatches) {
+  std::vector<Operation> all = stack({}, 1, 1);
+  const std::vector<Operation> more = stack({.batch = 2}, 1, 1);
+  all.insert(all.end(), more.begin(), more.end());
+  const auto layout = cuda::program::layout_of<bf16>(2, 1536, kSharedBytes);
+  const auto program = cuda::program::assemble<bf16>(all, layout, kBlocks);
+  EXPECT_FALSE(program.is_linked);
+  EXPECT_EQ(program.instructions.size(), 6);
+}
+
 TEST(StepProgramAssemble, SeveralSequencesMeet) {
   const auto program = assembled({.batch = 2}, 3, 3);
   EXPECT_FALSE(program.is_linked);

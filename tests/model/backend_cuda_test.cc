@@ -11,6 +11,7 @@
 #include "adder/model.h"
 #include "tests/model/feed.h"
 #include "tests/model/rounding_backend.h"
+#include "tests/support/checkpoint_name.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
 #include "tests/support/error_of.h"
@@ -169,11 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, BackendCuda,
                          ::testing::Values("hf-mamba1-tiny", "hf-mamba2-tiny",
                                            "hf-falcon-mamba-tiny", "mamba1-original",
                                            "mamba2-original", "mamba2-original-groups"),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         test::CheckpointName());
 
 // ---- the bundled model --------------------------------------------------------------------------
 

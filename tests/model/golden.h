@@ -14,6 +14,7 @@
 
 #include "adder/model.h"
 #include "checkpoint/safetensors.h"
+#include "tests/support/checkpoint_name.h"
 #include "tests/support/compare.h"
 
 namespace adder {
@@ -147,11 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, Golden,
                                            "hf-falcon-mamba-tiny", "mamba1-original",
                                            "mamba2-original", "mamba2-original-groups",
                                            "mamba2-original-fp16"),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         test::CheckpointName());
 
 }  // namespace
 }  // namespace adder

@@ -8,6 +8,7 @@
 #include "adder/model.h"
 #include "checkpoint/safetensors.h"
 #include "runtime/model_impl.h"
+#include "tests/support/checkpoint_name.h"
 #include "tests/support/compare.h"
 
 namespace adder {
@@ -45,11 +46,7 @@ TEST_P(HiddenStates, MatchAfterEveryLayer) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, HiddenStates,
                          ::testing::Values("hf-mamba1-tiny", "hf-mamba2-tiny",
                                            "hf-falcon-mamba-tiny"),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         test::CheckpointName());
 
 }  // namespace
 }  // namespace adder

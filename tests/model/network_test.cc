@@ -10,6 +10,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "models/random_weights.h"
 #include "runtime/model_impl.h"
+#include "tests/support/checkpoint_name.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"
 
@@ -130,11 +131,7 @@ TEST_P(NetworkTest, LastTokensSkipsEmptySequences) {
 INSTANTIATE_TEST_SUITE_P(Checkpoints, NetworkTest,
                          ::testing::Values("hf-mamba1-tiny", "hf-mamba2-tiny",
                                            "hf-falcon-mamba-tiny", "mamba2-original-groups"),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         test::CheckpointName());
 
 TEST(Sequences, RefusesOffsetsThatDecrease) {
   EXPECT_THROW(Sequences({0, 3, 2}), Error);

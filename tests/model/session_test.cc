@@ -10,6 +10,7 @@
 
 #include "adder/error.h"
 #include "adder/model.h"
+#include "tests/support/checkpoint_name.h"
 #include "tests/support/compare.h"
 #include "tests/support/error_of.h"
 #include "tests/support/random.h"
@@ -264,11 +265,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, SessionTest,
                          ::testing::Values("hf-mamba1-tiny", "hf-mamba2-tiny",
                                            "hf-falcon-mamba-tiny", "mamba2-original-groups",
                                            "mamba2-original-fp16"),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param;
-                           for (char& c : name) c = c == '-' ? '_' : c;
-                           return name;
-                         });
+                         test::CheckpointName());
 
 }  // namespace
 }  // namespace adder

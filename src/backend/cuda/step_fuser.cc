@@ -1,26 +1,13 @@
 #include "backend/cuda/step_fuser.h"
 
 #include "backend/operands.h"
+#include "cuda/layout.h"
 #include "cuda/memory.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
 #include "ops/ssd_step/ssd_step.h"
 
 namespace adder {
-namespace {
-
-// The last dimension's place of a view within another one of more columns, in elements.
-std::optional<std::int64_t> columns_within(const TensorView& part, const TensorView& whole) {
-  if (part.dtype != whole.dtype || part.stride(0) != whole.stride(0)) return std::nullopt;
-  const auto* first = static_cast<const std::byte*>(whole.data);
-  const auto* at = static_cast<const std::byte*>(part.data);
-  const auto size = static_cast<std::ptrdiff_t>(size_of(whole.dtype));
-  if (at < first || at >= first + whole.dim(1) * size) return std::nullopt;
-  return (at - first) / size;
-}
-
-}  // namespace
-
 void StepFuser::run_program() {
   if (program_.is_empty()) return;
   kernels_.push_back(program_.compile());
@@ -133,7 +120,7 @@ bool StepFuser::linear(const Tensor& x, const Tensor& weight, const Tensor& bias
 bool StepFuser::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const Tensor& state, const Tensor& y) {
   if (!linear_ || linear_->args.conv) return false;
-  const std::optional<std::int64_t> begin = columns_within(x.view, linear_->args.y);
+  const std::optional<std::int64_t> begin = cuda::column_within(linear_->args.y, x.view);
   if (!begin || linear_->args.y.dtype != y.view.dtype) return false;
   linear_->args.conv = LinearStepConv{
       .begin = *begin, .weight = weight.view, .bias = bias.view, .state = state.view, .y = y.view};

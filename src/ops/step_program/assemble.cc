@@ -6,23 +6,12 @@
 #include <tuple>
 
 #include "core/ceil_div.h"
+#include "cuda/layout.h"
 
 namespace adder::cuda::program {
 namespace {
 
 // ---- mixers -------------------------------------------------------------------------------------
-
-// Where a view's columns begin among those of a matrix with the same rows; none if they are none.
-std::optional<std::int64_t> column_in(const TensorView& matrix, const ConstTensorView& view) {
-  const auto size = static_cast<std::ptrdiff_t>(size_of(matrix.dtype));
-  const auto* first = static_cast<const std::byte*>(matrix.data);
-  const auto* at = static_cast<const std::byte*>(view.data);
-  if (view.dtype != matrix.dtype || at < first || at >= first + matrix.dim(1) * size ||
-      (matrix.dim(0) > 1 && view.stride(0) != matrix.stride(0))) {
-    return std::nullopt;
-  }
-  return (at - first) / size;
-}
 
 // Whether the elements are those of a matrix (rows, columns) with this first one and row stride.
 bool is_matrix(const ConstTensorView& view, const void* data, std::int64_t row, std::int64_t rows,
@@ -56,9 +45,9 @@ std::optional<MixerRows> mixer_rows(const LinearStepArgs& linear, const SsdStepA
   const std::int64_t headdim = heads.x.dim(2);
   const std::int64_t channels = heads.x.dim(1) * headdim;
   const std::int64_t end = conv.begin + channels;  // x comes first in the convolution
-  const auto B = column_in(conv.y, heads.B);
-  const auto C = column_in(conv.y, heads.C);
-  const auto dt = column_in(linear.y, heads.dt);
+  const auto B = column_within(conv.y, heads.B);
+  const auto C = column_within(conv.y, heads.C);
+  const auto dt = column_within(linear.y, heads.dt);
   const auto heads_are_whole = [&](const ConstTensorView& view) {
     return view.dim(1) == 1 || view.stride(1) == headdim;
   };

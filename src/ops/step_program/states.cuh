@@ -13,17 +13,6 @@ namespace adder::cuda::program {
 
 // ---- Mamba-2 ------------------------------------------------------------------------------------
 
-/// A column of a head's or a group's input.
-template <typename T>
-__device__ __forceinline__ const T* element(const Heads::Input& input, int sequence, int column) {
-  return static_cast<const T*>(input.data) + sequence * input.row + column * input.column;
-}
-template <typename X>
-__device__ __forceinline__ float raw_dt(const Heads& p, int sequence, int head) {
-  return p.dt_is_float ? *element<float>(p.dt, sequence, head)
-                       : read(element<X>(p.dt, sequence, head));
-}
-
 /// Eight lanes share a row, a warp has kWarpRows rows at a time. The code is one for all of them
 /// and goes through nothing in a loop.
 template <typename X>
@@ -72,12 +61,17 @@ class HeadRows {
     }
   }
 
+  template <typename T>
+  __device__ const T* element(const Heads::Input& input, int column) const {
+    return static_cast<const T*>(input.data) + sequence_ * input.row + column * input.column;
+  }
+
   __device__ void step() {
     float y = 0;
     float x = 0;
     if (row_ < p_.rows) {
-      const X* B = element<X>(p_.B, sequence_, group_) + column_;
-      const X* C = element<X>(p_.C, sequence_, group_) + column_;
+      const X* B = element<X>(p_.B, group_) + column_;
+      const X* C = element<X>(p_.C, group_) + column_;
       float b[kVectors][4];
       float c[kVectors][4];
 #pragma unroll
@@ -86,8 +80,10 @@ class HeadRows {
         to_floats(load<4>(B + 4 * kLanes * i), b[i]);
         to_floats(load<4>(C + 4 * kLanes * i), c[i]);
       }
-      x = read(element<X>(p_.x, sequence_, head_) + channel_);
-      const float dt = time_step(raw_dt<X>(p_, sequence_, head_) + bias_, p_.dt_options);
+      x = read(element<X>(p_.x, head_) + channel_);
+      const float raw =
+          p_.dt_is_float ? *element<float>(p_.dt, head_) : read(element<X>(p_.dt, head_));
+      const float dt = time_step(raw + bias_, p_.dt_options);
       const float decay = expf(dt * A_);
       const float weight = dt * x;
 #pragma unroll
@@ -107,7 +103,7 @@ class HeadRows {
     }
     if (column_ != 0 || row_ >= p_.rows) return;
     if (p_.D != nullptr) y += D_ * x;
-    if (p_.z.data != nullptr) y *= silu<X>(read(element<X>(p_.z, sequence_, head_) + channel_));
+    if (p_.z.data != nullptr) y *= silu<X>(read(element<X>(p_.z, head_) + channel_));
     write(static_cast<X*>(p_.y) + sequence_ * p_.y_row + head_ * p_.y_column + channel_, y);
   }
 

@@ -199,17 +199,29 @@ void link(std::vector<Item<X>>& items, int blocks) {
       continue;
     }
     if (!takes_result(before, now, blocks)) continue;
-    // The residual, if an instruction of the program made it, must be a copy of each block's own.
-    // Nobody else may need it, then.
+    // The residual, if an instruction of the program made it, must be a copy of each block's own:
+    // the one that the last norm left, which nobody else needs. Memory may have had others before
+    // and will have others later: what counts is who reads between this writer and the next.
     const void* residual = residual_of(now);
     Item<X>* maker = nullptr;
-    for (std::size_t k = 0; k < i; ++k) {
-      if (new_residual_of(items[k]) == residual) maker = &items[k];
+    bool is_last_norm = true;
+    for (std::size_t k = i; k-- > 0 && maker == nullptr;) {
+      if (items[k].linear == nullptr || !items[k].linear->norm) continue;
+      if (new_residual_of(items[k]) == residual) {
+        maker = &items[k];
+      } else {
+        is_last_norm = false;
+      }
     }
-    const auto readers = std::count_if(items.begin(), items.end(), [&](const Item<X>& item) {
-      return residual_of(item) == residual;
-    });
-    if (maker != nullptr && readers > 1) continue;
+    if (maker != nullptr) {
+      std::size_t readers = 0;
+      for (std::size_t k = static_cast<std::size_t>(maker - items.data()) + 1; k < items.size();
+           ++k) {
+        if (residual_of(items[k]) == residual) ++readers;
+        if (new_residual_of(items[k]) == residual) break;
+      }
+      if (!is_last_norm || readers > 1) continue;
+    }
     if (maker != nullptr) {
       maker->instruction.linear.keeps_residual = true;
       maker->instruction.linear.new_residual = {};

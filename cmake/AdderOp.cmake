@@ -1,8 +1,9 @@
-# adder_add_op(NAME SOURCES ... [KERNELS ...] [HEADERS ...] [TEST ...] [BENCH ...]
+# adder_add_op(NAME SOURCES ... [KERNELS ... [VNNI]] [HEADERS ...] [TEST ...] [BENCH ...]
 #              [CUDA ...] [HOPPER ...] [CUDA_TEST ...] [CUDA_BENCH ...] [DEPENDS other operations])
 #
 # One folder per operation. SOURCES, which only what is for CUDA alone lacks, are compiled once; KERNELS once per instruction-set tier, each
-# into the namespace tier_<name> (see src/core/cpu_tier.h). CUDA, CUDA_TEST and CUDA_BENCH count
+# into the namespace tier_<name> (see src/core/cpu_tier.h); with VNNI also for the tiers that have its
+# dot products of bytes. CUDA, CUDA_TEST and CUDA_BENCH count
 # only where the CUDA toolkit is; HOPPER files use instructions of sm_90a and are compiled for that
 # alone. Defines
 #   adder_op_NAME             object library, part of libadder
@@ -15,21 +16,30 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(ADDER_TIER_FLAGS_baseline "")
   set(ADDER_TIER_FLAGS_avx2 -mavx2 -mfma -mf16c)
   set(ADDER_TIER_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
+  set(ADDER_TIERS_VNNI ${ADDER_TIERS} avxvnni avx512vnni)
+  set(ADDER_TIER_FLAGS_avxvnni ${ADDER_TIER_FLAGS_avx2} -mavxvnni)
+  set(ADDER_TIER_FLAGS_avx512vnni ${ADDER_TIER_FLAGS_avx512} -mavx512vnni)
 else()
   set(ADDER_TIERS baseline)
+  set(ADDER_TIERS_VNNI baseline)
   set(ADDER_TIER_FLAGS_baseline "")
 endif()
 
-# adder_tiered_kernels(TARGET files [list of parts]): compiles `files` once per tier; the object
-# libraries go along with TARGET wherever it is linked: into libadder, unless another list is named.
-function(adder_tiered_kernels target files)
-  set(parts ADDER_PARTS)
-  if(ARGC GREATER 2)
-    set(parts ${ARGV2})
+# adder_tiered_kernels(TARGET FILES ... [VNNI] [PARTS list]): compiles files once per tier; the
+# object libraries go along with TARGET wherever it is linked: into libadder, unless another list is
+# named.
+function(adder_tiered_kernels target)
+  cmake_parse_arguments(ARG "VNNI" "PARTS" "FILES" ${ARGN})
+  if(NOT ARG_PARTS)
+    set(ARG_PARTS ADDER_PARTS)
   endif()
-  foreach(tier IN LISTS ADDER_TIERS)
+  set(tiers ${ADDER_TIERS})
+  if(ARG_VNNI)
+    set(tiers ${ADDER_TIERS_VNNI})
+  endif()
+  foreach(tier IN LISTS tiers)
     set(library ${target}_kernels_${tier})
-    add_library(${library} OBJECT ${files})
+    add_library(${library} OBJECT ${ARG_FILES})
     target_link_libraries(${library} PRIVATE adder_options)
     target_compile_definitions(${library} PRIVATE ADDER_TIER=tier_${tier})
     target_compile_options(${library} PRIVATE ${ADDER_TIER_FLAGS_${tier}} -ffp-contract=fast
@@ -37,13 +47,13 @@ function(adder_tiered_kernels target files)
                            # g++ 12 reports its own intrinsics' undefined registers.
                            $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized>)
     set_property(TARGET ${target} APPEND PROPERTY ADDER_KERNEL_PARTS ${library})
-    set_property(GLOBAL APPEND PROPERTY ${parts} ${library})
+    set_property(GLOBAL APPEND PROPERTY ${ARG_PARTS} ${library})
   endforeach()
 endfunction()
 
 function(adder_add_op name)
   set(lists SOURCES KERNELS HEADERS TEST BENCH CUDA HOPPER CUDA_TEST CUDA_BENCH DEPENDS)
-  cmake_parse_arguments(ARG "" "" "${lists}" ${ARGN})
+  cmake_parse_arguments(ARG "VNNI" "" "${lists}" ${ARGN})
   set(parts adder_core)
   if(ARG_SOURCES)
     adder_add_part(adder_op_${name} SOURCES ${ARG_SOURCES})
@@ -51,7 +61,11 @@ function(adder_add_op name)
   endif()
   install(FILES ${name}.h ${ARG_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/adder/ops/${name})
   if(ARG_KERNELS)
-    adder_tiered_kernels(adder_op_${name} "${ARG_KERNELS}")
+    set(vnni "")
+    if(ARG_VNNI)
+      set(vnni VNNI)
+    endif()
+    adder_tiered_kernels(adder_op_${name} FILES ${ARG_KERNELS} ${vnni})
   endif()
   if(ADDER_CUDA_FOUND)
     adder_add_cuda_parts(adder_op_${name} "${ARG_CUDA}" "${ARG_HOPPER}")

@@ -6,6 +6,7 @@ namespace adder::bench {
 OpBenchmark rms_norm_benchmark();
 OpBenchmark embedding_benchmark();
 OpBenchmark linear_benchmark();
+OpBenchmark quantized_linear_benchmark();
 OpBenchmark gated_rms_norm_benchmark();
 OpBenchmark swiglu_benchmark();
 OpBenchmark causal_conv1d_benchmark();
@@ -25,6 +26,7 @@ std::vector<OpBenchmark> op_benchmarks() {
       rms_norm_benchmark(),
       embedding_benchmark(),
       linear_benchmark(),
+      quantized_linear_benchmark(),
       gated_rms_norm_benchmark(),
       swiglu_benchmark(),
       causal_conv1d_benchmark(),

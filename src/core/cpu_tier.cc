@@ -26,6 +26,16 @@ bool supports_f16c() {
   unsigned edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+
+// Nor this one.
+bool supports_avxvnni() {
+  constexpr unsigned kAvxVnni = 1u << 4;
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAvxVnni) != 0;
+}
 #endif
 
 std::vector<CpuTier> detect() {
@@ -34,9 +44,11 @@ std::vector<CpuTier> detect() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && supports_f16c()) {
     tiers.push_back(CpuTier::avx2);
+    if (supports_avxvnni()) tiers.push_back(CpuTier::avxvnni);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       tiers.push_back(CpuTier::avx512);
+      if (__builtin_cpu_supports("avx512vnni")) tiers.push_back(CpuTier::avx512vnni);
     }
   }
 #endif
@@ -63,8 +75,12 @@ std::string_view name_of(CpuTier tier) {
       return "baseline";
     case CpuTier::avx2:
       return "avx2";
+    case CpuTier::avxvnni:
+      return "avxvnni";
     case CpuTier::avx512:
       return "avx512";
+    case CpuTier::avx512vnni:
+      return "avx512vnni";
   }
   return "unknown";
 }

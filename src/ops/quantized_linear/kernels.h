@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu_tier.h"
+
+namespace adder::cpu {
+
+/// x, quantized: rows of `blocks` times 32 integers, a scale for each block, and what its dot
+/// products start from: the sum of its integers times the negative code for zero.
+struct QuantizedInput {
+  std::int8_t* values;
+  float* scales;
+  std::int32_t* starts;
+};
+
+/// Tokens of x to be quantized. Rows of `to` lie one after another.
+struct QuantizeWork {
+  const float* x;
+  std::int64_t x_stride;
+  std::int64_t ntokens;
+  std::int64_t in_features;
+  std::int64_t blocks;
+  std::int32_t zero;  ///< the code for zero
+  QuantizedInput to;
+};
+
+/// All tokens of x against the panels [panel_begin, panel_end) of a quantized weight.
+struct QuantizedLinearWork {
+  QuantizedInput x;
+  std::int64_t ntokens;
+  std::int64_t blocks;
+  const std::uint8_t* weights;  ///< panel 0
+  std::int64_t panel_bytes;
+  std::int64_t panel_begin;
+  std::int64_t panel_end;
+  const float* bias;  ///< of output 0, or null
+  float* y;           ///< of output 0
+  std::int64_t y_stride;
+  std::int64_t out_features;
+};
+
+struct QuantizedLinearKernels {
+  void (*quantize)(const QuantizeWork&);
+  void (*multiply_int8)(const QuantizedLinearWork&);
+  void (*multiply_int4)(const QuantizedLinearWork&);
+};
+
+ADDER_TIERED_KERNELS_VNNI(QuantizedLinearKernels, quantized_linear_kernels)
+
+}  // namespace adder::cpu

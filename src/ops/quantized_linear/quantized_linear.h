@@ -18,7 +18,7 @@
 
 #include "adder/thread_pool.h"
 #include "adder/weight_format.h"
-#include "ops/linear/linear.h"
+#include "adder/ops/linear/linear.h"
 
 namespace adder::cpu {
 

@@ -11,6 +11,7 @@
 #include "adder/model_config.h"
 #include "adder/session.h"
 #include "adder/tokenizer.h"
+#include "adder/weight_format.h"
 
 namespace adder {
 
@@ -22,7 +23,10 @@ struct LoadOptions {
   /// case. Matrices that a checkpoint stores in 16 bits stay in 16 bits with "f32" too: widening
   /// them in registers is exact, and a decoded token has half as much to read. On a GPU "bf16" and
   /// "f16" are the precision of activations too, so that tensor cores multiply; with "f32" no digit
-  /// is dropped there either, and long prompts take several times as long.
+  /// is dropped there either, and long prompts take several times as long. "int8" and "int4", on
+  /// the CPU, hold the large matrices as integers of which each 32 in a row share a scale, and
+  /// quantize their inputs to 8 bits as they come: half and a quarter of the bytes of bf16, and
+  /// products in integers.
   std::string dtype = "f32";
   /// The precision that states of recurrences are held in between tokens: "f32", or on a GPU
   /// "bf16", which halves what a decoded token reads and writes of them, the greater part of what
@@ -69,8 +73,8 @@ class Model {
   /// Bytes of recurrent state that a session holds, as it is held, whatever the length of its
   /// context.
   std::int64_t state_bytes() const;
-  /// The dtype that weight matrices are held in (that of the first layer's, should they differ).
-  DType weight_dtype() const;
+  /// What weight matrices are held as (those of the first layer, should they differ).
+  WeightFormat weight_format() const;
   /// The dtype that states of recurrences are held in.
   DType state_dtype() const;
   int nthreads() const;

@@ -33,6 +33,34 @@ constexpr bool is_quantized(WeightFormat format) {
   return format == WeightFormat::int8 || format == WeightFormat::int4;
 }
 
+/// What a floating-point tensor is stored as; none for other dtypes, f64 among them.
+constexpr std::optional<WeightFormat> format_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return WeightFormat::f32;
+    case DType::bf16:
+      return WeightFormat::bf16;
+    case DType::f16:
+      return WeightFormat::f16;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// Bits of a weight, its part of a scale included.
+constexpr double bits_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32:
+      return 32;
+    case WeightFormat::int8:
+      return 8.5;
+    case WeightFormat::int4:
+      return 4.5;
+    default:
+      return 16;
+  }
+}
+
 /// The dtype of a floating-point format.
 constexpr std::optional<DType> dtype_of(WeightFormat format) {
   switch (format) {

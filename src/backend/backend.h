@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "adder/weight_format.h"
 #include "backend/decode_loop.h"
 #include "core/tensor.h"
 
@@ -121,16 +122,17 @@ class Backend {
   /// backend in host memory need not copy it.
   virtual Tensor upload_embedding(const ConstTensorView& host,
                                   std::shared_ptr<const void> owner) = 0;
-  /// A matrix (out_features, in_features) and an optional bias (out_features), held as `dtype`.
+  /// A matrix (out_features, in_features) and an optional bias (out_features), held as `format`.
+  /// Throws adder::Error for one that the backend does not multiply with.
   virtual std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                             const ConstTensorView& bias,
-                                                            DType dtype) = 0;
+                                                            WeightFormat format) = 0;
   /// The same matrix as an embedding that was uploaded, `host`, for a head that is tied to it.
   virtual std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
                                                                const ConstTensorView& host,
-                                                               DType dtype) {
+                                                               WeightFormat format) {
     static_cast<void>(embedding);
-    return upload_linear(host, {}, dtype);
+    return upload_linear(host, {}, format);
   }
   /// The weight (channels, width) of a depthwise convolution, in the layout that suits the backend.
   virtual Tensor upload_conv_weight(const ConstTensorView& weight) = 0;

@@ -32,12 +32,18 @@ Tensor WeightLoader::conv_weight(const std::string& name) {
   return backend_.upload_conv_weight(host.view);
 }
 
+// Checkpoints hold floating-point tensors only.
+WeightFormat WeightLoader::format_for(const ConstTensorView& host) const {
+  return format_ ? *format_ : *format_of(host.dtype);
+}
+
 std::shared_ptr<const LinearWeight> WeightLoader::upload(const std::string& weight,
-                                                         const std::string& bias) {
+                                                         const std::string& bias, bool is_small) {
   const Tensor host = source_.tensor(weight);
   const Tensor bias_host = !bias.empty() && source_.has(bias) ? source_.tensor(bias) : Tensor();
-  auto uploaded =
-      backend_.upload_linear(host.view, bias_host.view, matrix_dtype_.value_or(host.view.dtype));
+  WeightFormat format = format_for(host.view);
+  if (is_small && is_quantized(format)) format = *format_of(host.view.dtype);
+  auto uploaded = backend_.upload_linear(host.view, bias_host.view, format);
   source_.release(weight);
   bytes_per_token_ += uploaded->size_bytes();
   matrix_flops_ += 2 * host.view.numel();
@@ -48,8 +54,13 @@ std::shared_ptr<const LinearWeight> WeightLoader::linear(const std::string& name
   return upload(name + ".weight", name + ".bias");
 }
 
-std::shared_ptr<const LinearWeight> WeightLoader::linear_without_bias(const std::string& name) {
-  return upload(name + ".weight", "");
+std::shared_ptr<const LinearWeight> WeightLoader::small_linear(const std::string& name) {
+  return upload(name + ".weight", name + ".bias", true);
+}
+
+std::shared_ptr<const LinearWeight> WeightLoader::small_linear_without_bias(
+    const std::string& name) {
+  return upload(name + ".weight", "", true);
 }
 
 Tensor WeightLoader::embedding(const std::string& name) {
@@ -67,8 +78,7 @@ std::shared_ptr<const LinearWeight> WeightLoader::head(const std::string& name) 
 std::shared_ptr<const LinearWeight> WeightLoader::tied_head(const std::string& name,
                                                             const Tensor& embedding) {
   const Tensor host = source_.tensor(name);
-  auto out =
-      backend_.upload_tied_head(embedding, host.view, matrix_dtype_.value_or(host.view.dtype));
+  auto out = backend_.upload_tied_head(embedding, host.view, format_for(host.view));
   source_.release(name);
   bytes_per_token_ += out->size_bytes();
   return out;
@@ -140,10 +150,10 @@ std::int64_t scan_flops(const ModelConfig& config) { return 5 * config.d_inner *
 
 }  // namespace
 
-Network::Network(const WeightSource& source, Backend& backend, std::optional<DType> matrix_dtype,
+Network::Network(const WeightSource& source, Backend& backend, std::optional<WeightFormat> format,
                  const std::function<void(double)>& progress)
     : config_(source.config()) {
-  WeightLoader loader(source, backend, matrix_dtype);
+  WeightLoader loader(source, backend, format);
   embedding_ = loader.embedding("embedding.weight");
   for (std::int64_t i = 0; i < config_.n_layer; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);

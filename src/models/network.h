@@ -41,9 +41,9 @@ class Mixer {
 /// Loads one layer's weights: uploads tensors by their name inside the layer's mixer.
 class WeightLoader {
  public:
-  /// `matrix_dtype`: what matrices are held as; none keeps each as it is stored.
-  WeightLoader(const WeightSource& source, Backend& backend, std::optional<DType> matrix_dtype)
-      : source_(source), backend_(backend), matrix_dtype_(matrix_dtype) {}
+  /// `format`: what matrices are held as; none keeps each as it is stored.
+  WeightLoader(const WeightSource& source, Backend& backend, std::optional<WeightFormat> format)
+      : source_(source), backend_(backend), format_(format) {}
 
   const ModelConfig& config() const { return source_.config(); }
   Tensor vector(const std::string& name);
@@ -53,7 +53,9 @@ class WeightLoader {
   Tensor conv_weight(const std::string& name);
   /// The matrix `name`.weight with the bias `name`.bias if there is one.
   std::shared_ptr<const LinearWeight> linear(const std::string& name);
-  std::shared_ptr<const LinearWeight> linear_without_bias(const std::string& name);
+  /// Small ones that much depends on, which stay floating-point numbers in any case.
+  std::shared_ptr<const LinearWeight> small_linear(const std::string& name);
+  std::shared_ptr<const LinearWeight> small_linear_without_bias(const std::string& name);
   Tensor embedding(const std::string& name);
   /// The head, a matrix of its own.
   std::shared_ptr<const LinearWeight> head(const std::string& name);
@@ -67,20 +69,22 @@ class WeightLoader {
   std::int64_t matrix_flops() const { return matrix_flops_; }
 
  private:
-  std::shared_ptr<const LinearWeight> upload(const std::string& weight, const std::string& bias);
+  std::shared_ptr<const LinearWeight> upload(const std::string& weight, const std::string& bias,
+                                             bool is_small = false);
+  WeightFormat format_for(const ConstTensorView& host) const;
 
   const WeightSource& source_;
   Backend& backend_;
-  std::optional<DType> matrix_dtype_;
+  std::optional<WeightFormat> format_;
   std::int64_t bytes_per_token_ = 0;
   std::int64_t matrix_flops_ = 0;
 };
 
 class Network {
  public:
-  /// Loads every weight, matrices as `matrix_dtype` or as they are stored. `progress` (may be
+  /// Loads every weight, matrices as `format` or as they are stored. `progress` (may be
   /// empty) hears the fraction done.
-  Network(const WeightSource& source, Backend& backend, std::optional<DType> matrix_dtype,
+  Network(const WeightSource& source, Backend& backend, std::optional<WeightFormat> format,
           const std::function<void(double)>& progress);
 
   /// A zero state for `nsequences` sequences.

@@ -35,12 +35,13 @@ class CheckpointWeights final : public WeightSource {
 };
 
 // What matrices are converted to; "f32" converts none, since none is stored in more than 32 bits.
-std::optional<DType> matrix_dtype(const std::string& name) {
+std::optional<WeightFormat> matrix_format(const std::string& name) {
   if (name == "f32") return std::nullopt;
-  for (DType dtype : {DType::bf16, DType::f16}) {
-    if (name == name_of(dtype)) return dtype;
+  for (WeightFormat format :
+       {WeightFormat::bf16, WeightFormat::f16, WeightFormat::int8, WeightFormat::int4}) {
+    if (name == name_of(format)) return format;
   }
-  fail("dtype \"{}\" is unknown, expected f32, bf16 or f16", name);
+  fail("dtype \"{}\" is unknown, expected f32, bf16, f16, int8 or int4", name);
 }
 
 DType state_dtype(const std::string& name) {
@@ -76,8 +77,8 @@ std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::s
 }
 
 // What the weights take on the device; vectors are few.
-std::int64_t weight_bytes(std::int64_t parameter_count, DType dtype) {
-  return parameter_count * static_cast<std::int64_t>(size_of(dtype));
+std::int64_t weight_bytes(std::int64_t parameter_count, WeightFormat format) {
+  return static_cast<std::int64_t>(static_cast<double>(parameter_count) * bits_of(format) / 8);
 }
 
 std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t parameter_count,
@@ -86,16 +87,18 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
         "{} threads were asked for, expected 0 (all cores) to 1024", options.nthreads);
   check(options.piece_tokens >= 0, "pieces of {} tokens were asked for, expected at least 1, or 0",
         options.piece_tokens);
-  const std::optional<DType> dtype = matrix_dtype(options.dtype);
+  const std::optional<WeightFormat> format = matrix_format(options.dtype);
   auto impl = std::make_shared<Model::Impl>();
-  auto backend = make_backend({.device = options.device,
-                               .activations = dtype.value_or(DType::f32),
-                               .states = state_dtype(options.state_dtype),
-                               .nthreads = options.nthreads});
+  auto backend =
+      make_backend({.device = options.device,
+                    .activations = format ? dtype_of(*format).value_or(DType::f32) : DType::f32,
+                    .states = state_dtype(options.state_dtype),
+                    .nthreads = options.nthreads});
   impl->parameter_count = parameter_count;
-  impl->weight_dtype = dtype.value_or(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
-  backend->check_room(weight_bytes(parameter_count, impl->weight_dtype), "the weights");
-  impl->network = std::make_unique<Network>(source, *backend, dtype, options.progress);
+  impl->weight_format =
+      format ? *format : *format_of(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
+  backend->check_room(weight_bytes(parameter_count, impl->weight_format), "the weights");
+  impl->network = std::make_unique<Network>(source, *backend, format, options.progress);
   if (options.piece_tokens > 0) impl->piece_tokens = options.piece_tokens;
   impl->backend = std::move(backend);
   return impl;
@@ -145,7 +148,7 @@ std::int64_t Model::parameter_count() const { return impl_->parameter_count; }
 std::int64_t Model::bytes_per_token() const { return impl_->network->bytes_per_token(); }
 std::int64_t Model::flops_per_token() const { return impl_->network->flops_per_token(); }
 std::int64_t Model::state_bytes() const { return adder::state_bytes(config(), state_dtype()); }
-DType Model::weight_dtype() const { return impl_->weight_dtype; }
+WeightFormat Model::weight_format() const { return impl_->weight_format; }
 DType Model::state_dtype() const { return impl_->backend->state_dtype(); }
 int Model::nthreads() const { return impl_->backend->nthreads(); }
 std::uint64_t Model::fingerprint() const { return impl_->fingerprint; }

@@ -23,7 +23,7 @@ struct Model::Impl {
   std::string name;  ///< the path or shape the model was made from, for messages
   std::int64_t parameter_count = 0;
   std::uint64_t fingerprint = 0;
-  DType weight_dtype = DType::f32;
+  WeightFormat weight_format = WeightFormat::f32;
   /// What was asked for: of one pass at most.
   std::int64_t piece_tokens = std::numeric_limits<std::int64_t>::max();
   mutable DecoderPool decoders;

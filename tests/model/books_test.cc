@@ -46,6 +46,42 @@ TEST(Books, GreedyContinuationsAreIdenticalInEveryTier) {
   }
 }
 
+// The likelihood of a text that no model wrote: what a model says itself would be worse with any
+// other weights.
+double nll_of_text(const std::string& dtype) {
+  const Model model = Model::load("models/books-11m", {.dtype = dtype});
+  double sum = 0;
+  for (double nll : model.new_session().score(expected()["score"]["ids"].get<std::vector<int>>())) {
+    sum += nll;
+  }
+  return sum;
+}
+
+TEST(Books, QuantizedWeightsAreNearlyAsGood) {
+  const double truth = nll_of_text("bf16");
+  const double int8 = nll_of_text("int8");
+  const double int4 = nll_of_text("int4");
+  EXPECT_NEAR(int8 / truth, 1, 0.002);
+  EXPECT_NEAR(int4 / truth, 1, 0.02);
+  EXPECT_NE(int8, truth);
+  EXPECT_NE(int4, int8);
+}
+
+TEST(Books, QuantizedModelsAreTheSameInEveryTier) {
+  for (const char* dtype : {"int8", "int4"}) {
+    std::vector<int> first;
+    for (CpuTier tier : supported_cpu_tiers()) {
+      const ScopedCpuTier scoped(tier);
+      const Model model = Model::load("models/books-11m", {.dtype = dtype});
+      EXPECT_EQ(name_of(model.weight_format()), dtype);
+      const auto prompt = expected()["greedy"][0]["prompt_ids"].get<std::vector<int>>();
+      const std::vector<int> tokens = greedy(model, prompt, 24);
+      if (first.empty()) first = tokens;
+      EXPECT_EQ(tokens, first) << name_of(tier) << " " << dtype;
+    }
+  }
+}
+
 TEST(Books, TextGoesInAndComesOut) {
   const Model model = Model::load("models/books-11m");
   for (const auto& example : expected()["greedy"]) {

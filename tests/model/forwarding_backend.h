@@ -22,8 +22,8 @@ class ForwardingBackend : public Backend {
   }
   std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                     const ConstTensorView& bias,
-                                                    DType dtype) override {
-    return other_.upload_linear(weight, bias, dtype);
+                                                    WeightFormat format) override {
+    return other_.upload_linear(weight, bias, format);
   }
   Tensor upload_conv_weight(const ConstTensorView& weight) override {
     return other_.upload_conv_weight(weight);
@@ -33,8 +33,8 @@ class ForwardingBackend : public Backend {
   }
   std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
                                                        const ConstTensorView& host,
-                                                       DType dtype) override {
-    return other_.upload_tied_head(embedding, host, dtype);
+                                                       WeightFormat format) override {
+    return other_.upload_tied_head(embedding, host, format);
   }
   Tensor zeros(std::span<const std::int64_t> dims) override { return other_.zeros(dims); }
   Tensor new_activations(std::span<const std::int64_t> dims) override {

@@ -235,7 +235,7 @@ class Run {
                                              : "random " + options_.random},
             {"architecture", name_of(model_.config().architecture)},
             {"parameter_count", model_.parameter_count()},
-            {"dtype", name_of(model_.weight_dtype())},
+            {"dtype", name_of(model_.weight_format())},
             {"state_dtype", name_of(model_.state_dtype())},
             {"bytes_per_token", model_.bytes_per_token()},
             {"flops_per_token", model_.flops_per_token()},
@@ -258,7 +258,7 @@ class Run {
         "{}: {} parameters, {}, states {}, {}\n"
         "load {}, first token {} after the start\n",
         model["name"].get<std::string>(), grouped(model_.parameter_count()),
-        name_of(model_.weight_dtype()), name_of(model_.state_dtype()),
+        name_of(model_.weight_format()), name_of(model_.state_dtype()),
         thread_count(model_.nthreads()), human_seconds(load_s_), human_seconds(first_token_s_));
     Table table({"", "tokens/s", "median", "p10", "p90", "of bound"});
     for (const Json& prefill : results["prefill"]) {

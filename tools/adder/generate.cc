@@ -164,7 +164,7 @@ class Run {
                   {"generated_tokens", generated_tokens_},
                   {"restored_tokens", restored_tokens_},
                   {"threads", model_.nthreads()},
-                  {"dtype", name_of(model_.weight_dtype())},
+                  {"dtype", name_of(model_.weight_format())},
                   {"state_dtype", name_of(model_.state_dtype())},
                   {"seed", options_.generate.seed}}}});
   }

@@ -57,9 +57,9 @@ void ModelOptions::add_to(CLI::App& app) {
   app.add_option(
          "--dtype", dtype,
          "Precision of the weights, and on a GPU of activations: f32 (weights as stored), bf16 "
-         "or f16 (default: f32)")
+         "or f16, or on the CPU int8 or int4 (default: f32)")
       ->option_text("TYPE")
-      ->check(one_of({"f32", "bf16", "f16"}));
+      ->check(one_of({"f32", "bf16", "f16", "int8", "int4"}));
   app.add_option("--state-dtype", state_dtype,
                  "Precision that states of recurrences are held in: f32, or on a GPU bf16 "
                  "(default: f32)")

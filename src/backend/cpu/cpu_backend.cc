@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <variant>
 
 #include "backend/operands.h"
 #include "core/check.h"
@@ -10,6 +11,7 @@
 #include "ops/embedding/embedding.h"
 #include "ops/gated_rms_norm/gated_rms_norm.h"
 #include "ops/linear/linear.h"
+#include "ops/quantized_linear/quantized_linear.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/selective_scan/selective_scan.h"
 #include "ops/selective_scan_step/selective_scan_step.h"
@@ -22,19 +24,26 @@ namespace {
 
 class CpuLinearWeight final : public LinearWeight {
  public:
-  CpuLinearWeight(cpu::PackedLinear packed, Tensor bias)
+  using Packed = std::variant<cpu::PackedLinear, cpu::QuantizedLinear>;
+
+  CpuLinearWeight(Packed packed, Tensor bias)
       : packed_(std::move(packed)), bias_(std::move(bias)) {}
 
-  std::int64_t in_features() const override { return packed_.in_features(); }
-  std::int64_t out_features() const override { return packed_.out_features(); }
-  std::int64_t size_bytes() const override {
-    return packed_.bytes() + (bias_.defined() ? bias_.view.size_bytes() : 0);
+  std::int64_t in_features() const override {
+    return std::visit([](const auto& weight) { return weight.in_features(); }, packed_);
   }
-  const cpu::PackedLinear& packed() const { return packed_; }
+  std::int64_t out_features() const override {
+    return std::visit([](const auto& weight) { return weight.out_features(); }, packed_);
+  }
+  std::int64_t size_bytes() const override {
+    return std::visit([](const auto& weight) { return weight.bytes(); }, packed_) +
+           (bias_.defined() ? bias_.view.size_bytes() : 0);
+  }
+  const Packed& packed() const { return packed_; }
   ConstTensorView bias() const { return bias_.view; }
 
  private:
-  cpu::PackedLinear packed_;
+  Packed packed_;
   Tensor bias_;
 };
 
@@ -81,9 +90,12 @@ Tensor CpuBackend::upload_embedding(const ConstTensorView& host,
 
 std::shared_ptr<const LinearWeight> CpuBackend::upload_linear(const ConstTensorView& weight,
                                                               const ConstTensorView& bias,
-                                                              DType dtype) {
-  return std::make_shared<CpuLinearWeight>(cpu::pack_linear(weight, dtype, pool_),
-                                           bias.defined() ? upload(bias) : Tensor());
+                                                              WeightFormat format) {
+  const auto packed = [&]() -> CpuLinearWeight::Packed {
+    if (is_quantized(format)) return cpu::quantize_linear(weight, format, {}, "a weight", pool_);
+    return cpu::pack_linear(weight, *dtype_of(format), pool_);
+  };
+  return std::make_shared<CpuLinearWeight>(packed(), bias.defined() ? upload(bias) : Tensor());
 }
 
 Tensor CpuBackend::upload_conv_weight(const ConstTensorView& weight) {
@@ -190,7 +202,15 @@ Tensor CpuBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor&
 Tensor CpuBackend::linear(const Tensor& x, const LinearWeight& weight) {
   const auto& held = static_cast<const CpuLinearWeight&>(weight);
   Tensor y = matrix(x.view.dim(0), held.out_features());
-  cpu::linear({.x = x.view, .bias = held.bias(), .y = y.view}, held.packed(), pool_);
+  const LinearArgs args{.x = x.view, .bias = held.bias(), .y = y.view};
+  if (const auto* packed = std::get_if<cpu::PackedLinear>(&held.packed())) {
+    cpu::linear(args, *packed, pool_);
+    return y;
+  }
+  const auto& quantized = std::get<cpu::QuantizedLinear>(held.packed());
+  const std::size_t bytes = cpu::quantized_linear_workspace_bytes(args, quantized);
+  const std::shared_ptr<void> workspace = memory_.allocate(bytes);
+  cpu::quantized_linear(args, quantized, {static_cast<std::byte*>(workspace.get()), bytes}, pool_);
   return y;
 }
 

@@ -173,7 +173,11 @@ Tensor CudaBackend::upload_embedding(const ConstTensorView& host,
 
 std::shared_ptr<const LinearWeight> CudaBackend::upload_linear(const ConstTensorView& weight,
                                                                const ConstTensorView& bias,
-                                                               DType dtype) {
+                                                               WeightFormat format) {
+  check(!is_quantized(format),
+        "{}: weights of {} are multiplied on the CPU only, expected f32, bf16 or f16", name_,
+        name_of(format));
+  const DType dtype = *dtype_of(format);
   const cuda::DeviceGuard guard(index_);
   Tensor held;
   if (weight.dtype == dtype && rows_are_contiguous(weight)) {
@@ -187,8 +191,8 @@ std::shared_ptr<const LinearWeight> CudaBackend::upload_linear(const ConstTensor
 
 std::shared_ptr<const LinearWeight> CudaBackend::upload_tied_head(const Tensor& embedding,
                                                                   const ConstTensorView& host,
-                                                                  DType dtype) {
-  if (embedding.view.dtype != dtype) return upload_linear(host, {}, dtype);
+                                                                  WeightFormat format) {
+  if (format_of(embedding.view.dtype) != format) return upload_linear(host, {}, format);
   return std::make_shared<CudaLinearWeight>(embedding, Tensor());
 }
 

@@ -38,10 +38,10 @@ class CudaBackend final : public Backend {
   Tensor upload_embedding(const ConstTensorView& host, std::shared_ptr<const void> owner) override;
   std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                     const ConstTensorView& bias,
-                                                    DType dtype) override;
+                                                    WeightFormat format) override;
   std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
                                                        const ConstTensorView& host,
-                                                       DType dtype) override;
+                                                       WeightFormat format) override;
   Tensor upload_conv_weight(const ConstTensorView& weight) override;
 
   Tensor zeros(std::span<const std::int64_t> dims) override;

@@ -16,9 +16,9 @@
 #include <memory>
 #include <span>
 
+#include "adder/ops/linear/linear.h"
 #include "adder/thread_pool.h"
 #include "adder/weight_format.h"
-#include "adder/ops/linear/linear.h"
 
 namespace adder::cpu {
 

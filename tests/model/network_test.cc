@@ -163,7 +163,7 @@ TEST(RandomWeights, MakeAModelThatRuns) {
     config.padded_vocab_size = 104;
     const RandomWeights weights(config);
     CpuBackend backend(2);
-    const Network network(weights, backend, DType::f32, {});
+    const Network network(weights, backend, WeightFormat::f32, {});
     NetworkState state = network.new_state(backend, 1);
     const std::vector<int> ids{1, 2, 3, 99};
     const Tensor hidden =

@@ -28,7 +28,7 @@ constexpr std::string_view name_of(Architecture architecture) {
 /// tensors.
 struct ModelConfig {
   Architecture architecture = Architecture::mamba2;
-  /// "huggingface" or "state-spaces".
+  /// "huggingface", "state-spaces" or "gguf".
   std::string format;
 
   std::int64_t d_model = 0;
@@ -72,6 +72,8 @@ struct ModelConfig {
   std::int64_t d_intermediate = 0;
   /// fc1 and fc2 of that MLP have a bias.
   bool mlp_bias = false;
+  /// Layers have mixer.A, which is negative, and not mixer.A_log, of which A = -exp(A_log).
+  bool stores_A = false;
   bool conv_bias = false;
   /// in_proj and out_proj have a bias.
   bool proj_bias = false;

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/model_tensors.h"
 #include "core/check.h"
@@ -15,9 +16,16 @@
 namespace adder {
 namespace {
 
-bool is_plain(const ConstTensorView& view) {
-  return view.is_contiguous() &&
+/// The file's bytes are the tensor.
+bool is_plain(const StoredTensor& stored) {
+  const ConstTensorView& view = stored.view;
+  return !stored.blocks && view.is_contiguous() &&
          reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0;
+}
+
+std::int64_t bytes_of(const StoredTensor& stored) {
+  return stored.blocks ? static_cast<std::int64_t>(stored.blocks->bytes.size())
+                       : stored.view.size_bytes();
 }
 
 /// Copies `source`, whatever its strides and alignment, to `target` in row-major order.
@@ -39,6 +47,16 @@ void copy_elements(const ConstTensorView& source, std::byte* target) {
   }
 }
 
+Tensor copied(const StoredTensor& stored) {
+  Tensor copy = Tensor::empty(stored.view.dtype, stored.view.dims());
+  if (stored.blocks) {
+    decode_blocks(stored.blocks->format, stored.blocks->bytes, copy.span<float>());
+  } else {
+    copy_elements(stored.view, static_cast<std::byte*>(copy.view.data));
+  }
+  return copy;
+}
+
 }  // namespace
 
 struct Checkpoint::Contents {
@@ -48,6 +66,9 @@ struct Checkpoint::Contents {
   ModelTensors tensors;
   mutable std::mutex mutex;
   mutable std::map<std::string, Tensor, std::less<>> copies;  // guarded by mutex
+
+  void open_folder(const CheckpointLayout& layout);
+  void open_gguf(const std::filesystem::path& path);
 
   const StoredTensor& at(std::string_view name) const {
     const auto found = tensors.find(name);
@@ -61,18 +82,34 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Checkpoint Checkpoint::open(const std::filesystem::path& directory_or_file) {
-  const CheckpointLayout layout = find_layout(directory_or_file);
+void Checkpoint::Contents::open_folder(const CheckpointLayout& layout) {
   const StatedConfig stated = read_config(layout.config);
-  auto contents = std::make_unique<Contents>();
-  contents->directory = layout.directory;
+  directory = layout.directory;
   for (const auto& path : layout.weights) {
     auto file = std::make_unique<MappedFile>(path);
-    add_tensors(contents->tensors, read_weights(*file), path.string(), contents->files.size());
-    contents->files.push_back(std::move(file));
+    add_tensors(tensors, read_weights(*file), path.string(), files.size());
+    files.push_back(std::move(file));
   }
-  check_shards(layout, contents->tensors);
-  contents->config = resolve_config(stated, contents->tensors, layout.source.string());
+  check_shards(layout, tensors);
+  config = resolve_config(stated, tensors, layout.source.string());
+}
+
+void Checkpoint::Contents::open_gguf(const std::filesystem::path& path) {
+  directory = path.parent_path();
+  files.push_back(std::make_unique<MappedFile>(path));
+  const GgufFile file(files.back()->bytes(), path.string());
+  const StatedConfig stated = read_gguf_config(file);
+  add_gguf_tensors(tensors, file, stated.model.architecture);
+  config = resolve_config(stated, tensors, path.string());
+}
+
+Checkpoint Checkpoint::open(const std::filesystem::path& directory_or_file) {
+  auto contents = std::make_unique<Contents>();
+  if (const auto gguf = find_gguf(directory_or_file)) {
+    contents->open_gguf(*gguf);
+  } else {
+    contents->open_folder(find_layout(directory_or_file));
+  }
   return Checkpoint(std::move(contents));
 }
 
@@ -96,29 +133,53 @@ bool Checkpoint::has(std::string_view name) const {
 }
 
 ConstTensorView Checkpoint::tensor(std::string_view name) const {
-  const ConstTensorView& view = contents_->at(name).view;
-  if (is_plain(view)) return view;
+  const StoredTensor& stored = contents_->at(name);
+  if (is_plain(stored)) return stored.view;
   const std::lock_guard lock(contents_->mutex);
   auto found = contents_->copies.find(name);
   if (found == contents_->copies.end()) {
-    Tensor copy = Tensor::empty(view.dtype, view.dims());
-    copy_elements(view, static_cast<std::byte*>(copy.view.data));
-    found = contents_->copies.emplace(name, std::move(copy)).first;
+    found = contents_->copies.emplace(name, copied(stored)).first;
   }
   return found->second.view;
 }
 
+std::shared_ptr<const void> Checkpoint::copy_of(std::string_view name) const {
+  const std::lock_guard lock(contents_->mutex);
+  const auto found = contents_->copies.find(name);
+  return found == contents_->copies.end() ? nullptr : found->second.storage;
+}
+
 void Checkpoint::release(std::string_view name) const {
   const StoredTensor& stored = contents_->at(name);
-  if (is_plain(stored.view)) {
+  if (is_plain(stored)) {
     contents_->files[stored.file]->release({static_cast<const std::byte*>(stored.view.data),
                                             static_cast<std::size_t>(stored.view.size_bytes())});
     return;
   }
+  if (stored.blocks) contents_->files[stored.file]->release(stored.blocks->bytes);
   const std::lock_guard lock(contents_->mutex);
   if (const auto found = contents_->copies.find(name); found != contents_->copies.end()) {
     contents_->copies.erase(found);
   }
+}
+
+std::vector<std::int64_t> Checkpoint::shape(std::string_view name) const {
+  const auto dims = contents_->at(name).view.dims();
+  return {dims.begin(), dims.end()};
+}
+
+std::string_view Checkpoint::stored_format(std::string_view name) const {
+  const StoredTensor& stored = contents_->at(name);
+  return stored.blocks ? name_of(stored.blocks->format) : name_of(stored.view.dtype);
+}
+
+std::int64_t Checkpoint::stored_bytes(std::string_view name) const {
+  return bytes_of(contents_->at(name));
+}
+
+std::span<const std::byte> Checkpoint::blocks(std::string_view name) const {
+  const StoredTensor& stored = contents_->at(name);
+  return stored.blocks ? stored.blocks->bytes : std::span<const std::byte>();
 }
 
 std::int64_t Checkpoint::parameter_count() const {
@@ -129,7 +190,7 @@ std::int64_t Checkpoint::parameter_count() const {
 
 std::int64_t Checkpoint::total_bytes() const {
   std::int64_t bytes = 0;
-  for (const auto& [name, stored] : contents_->tensors) bytes += stored.view.size_bytes();
+  for (const auto& [name, stored] : contents_->tensors) bytes += bytes_of(stored);
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,20 +18,23 @@ namespace adder {
 ///   Hugging Face   config.json with `model_type`; model.safetensors, shards with
 ///                  model.safetensors.index.json, or the same as pytorch_model.bin
 ///   state-spaces   config.json with `d_model` and `ssm_cfg`; pytorch_model.bin or safetensors
+///   GGUF           one file, as llama.cpp's converter and quantizer write it
 ///
 /// Tensors have canonical names: `embedding.weight`, `layers.N.norm.weight`,
-/// `layers.N.mixer.{in_proj.weight, in_proj.bias, conv1d.weight, conv1d.bias, A_log, D, dt_bias,
-/// norm.weight, out_proj.weight, out_proj.bias, x_proj.weight, dt_proj.weight, dt_proj.bias}`,
-/// `layers.N.norm2.weight`, `layers.N.mlp.{fc1,fc2}.{weight,bias}`, `norm_f.weight` and, unless
-/// embeddings are tied, `lm_head.weight`. Exactly the tensors that the configuration calls for are
-/// there, with the shapes it implies and a floating dtype; conv1d.weight is (conv_dim, d_conv).
+/// `layers.N.mixer.{in_proj.weight, in_proj.bias, conv1d.weight, conv1d.bias, A_log (or A: see
+/// ModelConfig::stores_A), D, dt_bias, norm.weight, out_proj.weight, out_proj.bias, x_proj.weight,
+/// dt_proj.weight, dt_proj.bias}`, `layers.N.norm2.weight`, `layers.N.mlp.{fc1,fc2}.{weight,bias}`,
+/// `norm_f.weight` and, unless embeddings are tied, `lm_head.weight`. Exactly the tensors that the
+/// configuration calls for are there, with the shapes it implies and a floating dtype;
+/// conv1d.weight is (conv_dim, d_conv).
 ///
 /// Weights are mapped, not read: opening is fast and pages are shared between processes. All
 /// members but moves may be called from several threads.
 class Checkpoint {
  public:
-  /// Opens a checkpoint folder, or one weight or index file with config.json beside it. Throws
-  /// adder::Error, naming the file, for whatever is missing, damaged, contradictory or unsupported.
+  /// Opens a checkpoint folder, one weight or index file with config.json beside it, a GGUF file,
+  /// or a folder with one GGUF file and no other weights. Throws adder::Error, naming the file, for
+  /// whatever is missing, damaged, contradictory or unsupported.
   static Checkpoint open(const std::filesystem::path& directory_or_file);
 
   Checkpoint(Checkpoint&&) noexcept;
@@ -50,11 +54,22 @@ class Checkpoint {
   /// this object. Throws adder::Error when there is none of that name.
   ///
   /// Normally this is the mapped file itself. A tensor that was stored strided, or at an odd
-  /// address (safetensors headers may have any length), is copied on first use.
+  /// address (safetensors headers may have any length), is copied on first use, and the blocks of a
+  /// block-quantized one are decoded to f32.
   ConstTensorView tensor(std::string_view name) const;
+  /// Keeps the copy behind such a tensor alive after `release(name)`; null where there is none.
+  std::shared_ptr<const void> copy_of(std::string_view name) const;
   /// Gives up the memory behind a tensor that was packed elsewhere: the copy if there is one, or
   /// the pages of the mapping, which are read again from the file if they are touched again.
   void release(std::string_view name) const;
+
+  // What the file holds, without reading any of it.
+  std::vector<std::int64_t> shape(std::string_view name) const;
+  /// "f32", "bf16", ..., or "Q8_0", "Q4_K", ...: see name_of(DType) and name_of(BlockFormat).
+  std::string_view stored_format(std::string_view name) const;
+  std::int64_t stored_bytes(std::string_view name) const;
+  /// The blocks of a block-quantized tensor, row after row; empty for any other.
+  std::span<const std::byte> blocks(std::string_view name) const;
 
   /// Elements and bytes of all tensors, as stored.
   std::int64_t parameter_count() const;

@@ -10,6 +10,7 @@
 #include "checkpoint/torch_zip.h"
 #include "core/check.h"
 #include "core/quote.h"
+#include "gguf/gguf_file.h"
 
 namespace adder {
 namespace {
@@ -38,14 +39,12 @@ std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+/// Empty if there are none.
 fs::path find_weights(const fs::path& directory) {
   for (std::string_view name : kWeightFiles) {
     if (path_exists(directory / name)) return directory / name;
   }
-  fail(
-      "{} has no weights, expected model.safetensors or pytorch_model.bin, or an index.json of "
-      "shards of either",
-      directory.string());
+  return {};
 }
 
 void read_index(CheckpointLayout& layout) {
@@ -71,6 +70,10 @@ CheckpointLayout find_layout(const fs::path& directory_or_file) {
   if (is_folder(directory_or_file) || is_config) {
     layout.directory = is_config ? directory_or_file.parent_path() : directory_or_file;
     layout.source = find_weights(layout.directory);
+    check(!layout.source.empty(),
+          "{} has no weights, expected model.safetensors or pytorch_model.bin, an index.json of "
+          "shards of either, or a GGUF file",
+          layout.directory.string());
   } else {
     layout.directory = directory_or_file.parent_path();
     layout.source = directory_or_file;
@@ -84,6 +87,15 @@ CheckpointLayout find_layout(const fs::path& directory_or_file) {
     layout.weights = {layout.source};
   }
   return layout;
+}
+
+std::optional<fs::path> find_gguf(const fs::path& directory_or_file) {
+  if (!is_folder(directory_or_file)) {
+    const bool named = directory_or_file.extension() == ".gguf" && path_exists(directory_or_file);
+    return named || is_gguf_file(directory_or_file) ? std::optional(directory_or_file)
+                                                    : std::nullopt;
+  }
+  return find_weights(directory_or_file).empty() ? gguf_file_in(directory_or_file) : std::nullopt;
 }
 
 StatedConfig read_config(const fs::path& path) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,13 @@ struct CheckpointLayout {
 /// Finds the files of the checkpoint at a folder, weight file, index file or config.json. In a
 /// folder the first of these counts: model.safetensors, model.safetensors.index.json,
 /// pytorch_model.bin, pytorch_model.bin.index.json. Every file named exists.
+///
+/// A GGUF file is a checkpoint by itself: see find_gguf.
 CheckpointLayout find_layout(const std::filesystem::path& directory_or_file);
+
+/// The GGUF file that a path stands for: itself, by its extension or its beginning, or the only one
+/// in a folder without other weights. Nothing for other paths.
+std::optional<std::filesystem::path> find_gguf(const std::filesystem::path& directory_or_file);
 
 StatedConfig read_config(const std::filesystem::path& path);
 

@@ -14,7 +14,7 @@ void visit_mamba1_mixer(const ModelConfig& c, const std::string& mixer, const Vi
   visit(mixer + "x_proj.weight", {c.dt_rank + 2 * c.d_state, c.d_inner});
   visit(mixer + "dt_proj.weight", {c.d_inner, c.dt_rank});
   visit(mixer + "dt_proj.bias", {c.d_inner});
-  visit(mixer + "A_log", {c.d_inner, c.d_state});
+  visit(mixer + (c.stores_A ? "A" : "A_log"), {c.d_inner, c.d_state});
   visit(mixer + "D", {c.d_inner});
 }
 
@@ -23,7 +23,7 @@ void visit_mamba2_mixer(const ModelConfig& c, const std::string& mixer, const Vi
   visit(mixer + "in_proj.weight", {in_proj_rows, c.d_model});
   if (c.proj_bias) visit(mixer + "in_proj.bias", {in_proj_rows});
   visit(mixer + "dt_bias", {c.nheads});
-  visit(mixer + "A_log", {c.nheads});
+  visit(mixer + (c.stores_A ? "A" : "A_log"), {c.nheads});
   if (c.d_has_headdim) {
     visit(mixer + "D", {c.nheads, c.headdim});
   } else {

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,12 +15,22 @@
 #include "adder/model_config.h"
 #include "checkpoint/stated_config.h"
 #include "checkpoint/tensor_table.h"
+#include "gguf/block_format.h"
 
 namespace adder {
 
+/// The rows of a block-quantized tensor one after the other.
+struct StoredBlocks {
+  BlockFormat format;
+  std::span<const std::byte> bytes;
+};
+
 /// A tensor and where it came from.
 struct StoredTensor {
-  ConstTensorView view;  // as TensorTable's: may be strided or misaligned
+  /// As TensorTable's: may be strided or misaligned. Of a block-quantized tensor this is what its
+  /// blocks stand for, a shape of f32 without data.
+  ConstTensorView view;
+  std::optional<StoredBlocks> blocks = {};
   std::string name;      // the stored one
   std::string source;    // the file, for errors
   std::size_t file = 0;  // its index among the checkpoint's files

@@ -42,8 +42,12 @@ class Resolver {
  private:
   static constexpr std::string_view kConvolution = "layers.0.mixer.conv1d.weight";
   static constexpr std::string_view kOutProj = "layers.0.mixer.out_proj.weight";
-  static constexpr std::string_view kALog = "layers.0.mixer.A_log";
   static constexpr std::string_view kD = "layers.0.mixer.D";
+
+  /// The tensor that A comes from.
+  std::string_view name_of_A() const {
+    return model_.stores_A ? "layers.0.mixer.A" : "layers.0.mixer.A_log";
+  }
 
   const StoredTensor& tensor(std::string_view name) const {
     const auto found = tensors_.find(name);
@@ -83,21 +87,22 @@ class Resolver {
   }
 
   void resolve_mamba1() {
-    model_.d_state = extent(kALog, 2, 1);
-    agree(stated_.d_state, model_.d_state, kALog, "columns");
+    model_.d_state = extent(name_of_A(), 2, 1);
+    agree(stated_.d_state, model_.d_state, name_of_A(), "columns");
     constexpr std::string_view kDtProj = "layers.0.mixer.dt_proj.weight";
     model_.dt_rank = extent(kDtProj, 2, 1);
     agree(stated_.dt_rank, model_.dt_rank, kDtProj, "columns");
   }
 
   void resolve_mamba2() {
-    model_.nheads = extent(kALog, 1, 0);
-    agree(stated_.nheads, model_.nheads, kALog, "heads");
+    model_.nheads = extent(name_of_A(), 1, 0);
+    agree(stated_.nheads, model_.nheads, name_of_A(), "heads");
     check(model_.d_inner % model_.nheads == 0,
-          "{}: {} channels (columns of out_proj{}) do not divide among {} heads (length of A_log)",
-          source_, model_.d_inner, model_.d_mlp > 0 ? " less d_mlp" : "", model_.nheads);
+          "{}: {} channels (columns of out_proj{}) do not divide among {} heads (length of {})",
+          source_, model_.d_inner, model_.d_mlp > 0 ? " less d_mlp" : "", model_.nheads,
+          name_of_A());
     model_.headdim = model_.d_inner / model_.nheads;
-    agree(stated_.headdim, model_.headdim, kALog,
+    agree(stated_.headdim, model_.headdim, name_of_A(),
           fmt::format("channels per head of {} in all", model_.d_inner));
     const std::int64_t channels = extent(kConvolution, 2, 0);
     const std::int64_t b_and_c = channels - model_.d_inner;

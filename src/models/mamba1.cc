@@ -22,7 +22,7 @@ class Mamba1Mixer final : public Mixer {
         x_proj_(loader.small_linear(prefix + "x_proj")),
         dt_proj_(loader.small_linear_without_bias(prefix + "dt_proj")),
         dt_bias_(loader.vector(prefix + "dt_proj.bias")),
-        A_(loader.negative_exp(prefix + "A_log")),
+        A_(loader.A(prefix)),
         D_(loader.vector(prefix + "D")),
         out_proj_(loader.linear(prefix + "out_proj")) {}
 

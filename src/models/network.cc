@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "core/check.h"
+
 namespace adder {
 
 // ---- weights
@@ -19,9 +21,17 @@ Tensor WeightLoader::optional_vector(const std::string& name) {
   return source_.has(name) ? vector(name) : Tensor();
 }
 
-Tensor WeightLoader::negative_exp(const std::string& name) {
+Tensor WeightLoader::A(const std::string& mixer) {
+  const bool stores_A = config().stores_A;
+  const std::string name = mixer + (stores_A ? "A" : "A_log");
   Tensor host = convert(source_.tensor(name).view, DType::f32);
-  for (float& v : host.span<float>()) v = -std::exp(v);
+  for (float& v : host.span<float>()) {
+    if (stores_A) {
+      check(v <= 0, "tensor {} has the value {}, expected none above zero", name, v);
+    } else {
+      v = -std::exp(v);
+    }
+  }
   bytes_per_token_ += host.view.size_bytes();
   return backend_.upload(host.view);
 }

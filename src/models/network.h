@@ -48,8 +48,8 @@ class WeightLoader {
   const ModelConfig& config() const { return source_.config(); }
   Tensor vector(const std::string& name);
   Tensor optional_vector(const std::string& name);
-  /// -exp(A_log) in float32.
-  Tensor negative_exp(const std::string& name);
+  /// A of the recurrence in float32: `mixer`A as it is, or -exp of `mixer`A_log.
+  Tensor A(const std::string& mixer);
   Tensor conv_weight(const std::string& name);
   /// The matrix `name`.weight with the bias `name`.bias if there is one.
   std::shared_ptr<const LinearWeight> linear(const std::string& name);

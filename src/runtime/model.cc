@@ -26,9 +26,19 @@ class CheckpointWeights final : public WeightSource {
     const ConstTensorView view = checkpoint_->tensor(name);
     TensorView shared(const_cast<void*>(view.data), view.dtype, view.dims());
     shared.strides = view.strides;
-    return {shared, std::const_pointer_cast<Checkpoint>(checkpoint_)};
+    std::shared_ptr<const void> owner = checkpoint_->copy_of(name);
+    if (owner == nullptr) owner = checkpoint_;
+    return {shared, std::const_pointer_cast<void>(owner)};
   }
   void release(const std::string& name) const override { checkpoint_->release(name); }
+  // The tensor, or the bytes of its blocks.
+  Tensor stored(const std::string& name) const {
+    const auto blocks = checkpoint_->blocks(name);
+    if (blocks.empty()) return tensor(name);
+    return {TensorView(const_cast<std::byte*>(blocks.data()), DType::u8,
+                       {static_cast<std::int64_t>(blocks.size())}),
+            std::const_pointer_cast<Checkpoint>(checkpoint_)};
+  }
 
  private:
   std::shared_ptr<const Checkpoint> checkpoint_;
@@ -52,8 +62,9 @@ DType state_dtype(const std::string& name) {
 }
 
 // Samples every tensor of the model: two models that differ in a trained way differ in each.
+// `stored` gives a tensor as it is stored.
 std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::string>& names,
-                             const WeightSource& source) {
+                             const std::function<Tensor(const std::string&)>& stored) {
   constexpr std::size_t kSamples = 16;
   constexpr std::size_t kSampleBytes = 64;
   XXH3_state_t hash;
@@ -62,7 +73,7 @@ std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::s
                                   config.n_layer, config.padded_vocab_size, config.ngroups};
   XXH3_64bits_update(&hash, numbers, sizeof(numbers));
   for (const std::string& name : names) {
-    const Tensor tensor = source.tensor(name);
+    const Tensor tensor = stored(name);
     XXH3_64bits_update(&hash, name.data(), name.size());
     XXH3_64bits_update(&hash, tensor.view.dims().data(), tensor.view.dims().size_bytes());
     const auto* bytes = static_cast<const unsigned char*>(tensor.view.data);
@@ -115,7 +126,8 @@ Model Model::load(const std::filesystem::path& path, const LoadOptions& options)
   const CheckpointWeights source(checkpoint);
   auto impl = build(source, checkpoint->parameter_count(), options);
   impl->name = path.string();
-  impl->fingerprint = fingerprint_of(checkpoint->config(), checkpoint->names(), source);
+  impl->fingerprint = fingerprint_of(checkpoint->config(), checkpoint->names(),
+                                     [&](const std::string& name) { return source.stored(name); });
   const std::filesystem::path tokenizer_file = folder_of(path) / "tokenizer.json";
   if (std::filesystem::exists(tokenizer_file)) impl->tokenizer = Tokenizer::load(tokenizer_file);
   return Model(std::move(impl));
@@ -125,7 +137,8 @@ Model Model::random(const std::string& shape, const LoadOptions& options) {
   const RandomWeights source(published_config(shape));
   auto impl = build(source, source.parameter_count(), options);
   impl->name = shape;
-  impl->fingerprint = fingerprint_of(source.config(), {"norm_f.weight"}, source);
+  impl->fingerprint = fingerprint_of(source.config(), {"norm_f.weight"},
+                                     [&](const std::string& name) { return source.tensor(name); });
   return Model(std::move(impl));
 }
 

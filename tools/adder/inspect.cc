@@ -73,8 +73,9 @@ Json describe_config(const ModelConfig& config) {
 Json describe_weights(const Checkpoint& checkpoint) {
   std::map<std::string, std::int64_t> dtypes;
   for (const std::string& name : checkpoint.names()) {
-    const ConstTensorView tensor = checkpoint.tensor(name);
-    dtypes[std::string(name_of(tensor.dtype))] += tensor.numel();
+    std::int64_t numel = 1;
+    for (const std::int64_t extent : checkpoint.shape(name)) numel *= extent;
+    dtypes[std::string(checkpoint.stored_format(name))] += numel;
   }
   Json files = Json::array();
   for (const std::filesystem::path& file : checkpoint.files()) {
@@ -91,11 +92,10 @@ Json describe_weights(const Checkpoint& checkpoint) {
 Json describe_tensors(const Checkpoint& checkpoint) {
   Json out = Json::array();
   for (const std::string& name : checkpoint.names()) {
-    const ConstTensorView tensor = checkpoint.tensor(name);
     out.push_back({{"name", name},
-                   {"dtype", name_of(tensor.dtype)},
-                   {"shape", std::vector<std::int64_t>(tensor.dims().begin(), tensor.dims().end())},
-                   {"bytes", tensor.size_bytes()}});
+                   {"dtype", checkpoint.stored_format(name)},
+                   {"shape", checkpoint.shape(name)},
+                   {"bytes", checkpoint.stored_bytes(name)}});
   }
   return out;
 }

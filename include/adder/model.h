@@ -47,7 +47,8 @@ struct LoadOptions {
 class Model {
  public:
   /// Opens a checkpoint: a folder with config.json and weights (Hugging Face or state-spaces
-  /// layout), or one of its weight files. A tokenizer.json beside it is loaded too.
+  /// layout), or one of its weight files; or a GGUF file, or a folder that holds one. A
+  /// tokenizer.json beside it, or the tokenizer of the GGUF file, is loaded too.
   static Model load(const std::filesystem::path& path, const LoadOptions& options = {});
 
   /// A model of a published shape with random weights, for benchmarks: mamba-130m, -370m, -790m,
@@ -60,7 +61,8 @@ class Model {
 
   const ModelConfig& config() const;
   bool has_tokenizer() const;
-  /// Throws adder::Error when the checkpoint came without a tokenizer.json.
+  /// Throws adder::Error when the checkpoint came without a tokenizer, or its GGUF file with one
+  /// that is not supported.
   const Tokenizer& tokenizer() const;
 
   /// Parameters of the checkpoint (a tied head is counted once).

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -32,7 +33,8 @@ struct EncodeOptions {
 /// Punctuation, Whitespace, WhitespaceSplit, Metaspace; the post-processors ByteLevel,
 /// TemplateProcessing, BertProcessing, RobertaProcessing; the decoders ByteLevel, ByteFallback,
 /// Fuse, Metaspace, BPEDecoder, Replace, Strip; and sequences of them. Anything else is an Error
-/// that names it. `truncation` and `padding` are not applied.
+/// that names it. `truncation` and `padding` are not applied. The tokenizers of GGUF files are made
+/// of the same parts.
 ///
 /// Text need not be UTF-8: a byte outside any well-formed sequence becomes a token of its own, so
 /// that a byte-level tokenizer without a normalizer gives every text back exactly.
@@ -40,10 +42,14 @@ struct EncodeOptions {
 /// Copies are cheap and share the vocabulary. Any number of threads may use one object.
 class Tokenizer {
  public:
-  /// From a tokenizer.json, or the directory that holds one.
+  /// From a tokenizer.json, the directory that holds one, or a GGUF file.
   static Tokenizer load(const std::filesystem::path& path);
   /// From the contents of a tokenizer.json; `name` stands for the file in errors.
   static Tokenizer from_json(std::string_view json, const std::string& name);
+  /// From the metadata of a GGUF file, `bytes`, which need not outlive the call: byte-level BPE
+  /// (`tokenizer.ggml.model` gpt2) or SentencePiece's (llama). Such a file has no place for a
+  /// normalizer, so text is taken as it is.
+  static Tokenizer from_gguf(std::span<const std::byte> bytes, const std::string& name);
 
   /// The ids of a text. A character that the vocabulary cannot spell, if there is neither byte
   /// fallback nor an unknown token, has no id.
@@ -55,10 +61,10 @@ class Tokenizer {
 
   /// The bytes that one token adds in the middle of a text; they may be part of a character.
   std::string piece(int id) const;
-  /// The token as tokenizer.json spells it, always UTF-8: for display.
+  /// The token as the file spells it, always UTF-8: for display.
   std::string token_text(int id) const;
 
-  /// The id of a token as tokenizer.json spells it.
+  /// The id of a token as the file spells it.
   std::optional<int> token_id(std::string_view token) const;
   bool has_token(int id) const;
   bool is_special(int id) const;

@@ -98,6 +98,15 @@ std::optional<fs::path> find_gguf(const fs::path& directory_or_file) {
   return find_weights(directory_or_file).empty() ? gguf_file_in(directory_or_file) : std::nullopt;
 }
 
+std::optional<fs::path> find_tokenizer(const fs::path& directory_or_file) {
+  const auto gguf = find_gguf(directory_or_file);
+  const bool in_folder = is_folder(directory_or_file);
+  if (gguf && !in_folder) return gguf;
+  const fs::path folder = in_folder ? directory_or_file : directory_or_file.parent_path();
+  const fs::path json = folder / "tokenizer.json";
+  return path_exists(json) ? std::optional(json) : gguf;
+}
+
 StatedConfig read_config(const fs::path& path) {
   const MappedFile file(path);
   return parse_config(text_of(file), path.string());

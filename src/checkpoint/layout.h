@@ -35,6 +35,11 @@ CheckpointLayout find_layout(const std::filesystem::path& directory_or_file);
 /// in a folder without other weights. Nothing for other paths.
 std::optional<std::filesystem::path> find_gguf(const std::filesystem::path& directory_or_file);
 
+/// The file that describes the tokenizer of the checkpoint at a path: of a GGUF file itself; of
+/// others, and of folders, tokenizer.json in the folder, else the GGUF file of the folder. Nothing
+/// if there is none.
+std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& directory_or_file);
+
 StatedConfig read_config(const std::filesystem::path& path);
 
 /// The tensors of a .safetensors, .bin, .pt or .pth file.

@@ -7,6 +7,7 @@
 
 #include "backend/make_backend.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/layout.h"
 #include "core/check.h"
 #include "models/random_weights.h"
 #include "runtime/model_impl.h"
@@ -115,8 +116,19 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
   return impl;
 }
 
-std::filesystem::path folder_of(const std::filesystem::path& path) {
-  return std::filesystem::is_directory(path) ? path : path.parent_path();
+// A GGUF file whose tokenizer is of no supported kind still is a model of ids.
+void load_tokenizer(Model::Impl& impl, const std::filesystem::path& path) {
+  const auto file = find_tokenizer(path);
+  impl.why_no_tokenizer = fmt::format(
+      "{}: there is no tokenizer.json beside the checkpoint, expected one to turn text into ids",
+      path.string());
+  if (!file) return;
+  try {
+    impl.tokenizer = Tokenizer::load(*file);
+  } catch (const Error& error) {
+    if (impl.network->config().format != "gguf") throw;
+    impl.why_no_tokenizer = error.what();
+  }
 }
 
 }  // namespace
@@ -128,8 +140,7 @@ Model Model::load(const std::filesystem::path& path, const LoadOptions& options)
   impl->name = path.string();
   impl->fingerprint = fingerprint_of(checkpoint->config(), checkpoint->names(),
                                      [&](const std::string& name) { return source.stored(name); });
-  const std::filesystem::path tokenizer_file = folder_of(path) / "tokenizer.json";
-  if (std::filesystem::exists(tokenizer_file)) impl->tokenizer = Tokenizer::load(tokenizer_file);
+  load_tokenizer(*impl, path);
   return Model(std::move(impl));
 }
 
@@ -137,6 +148,8 @@ Model Model::random(const std::string& shape, const LoadOptions& options) {
   const RandomWeights source(published_config(shape));
   auto impl = build(source, source.parameter_count(), options);
   impl->name = shape;
+  impl->why_no_tokenizer =
+      fmt::format("{}: a model of random weights has no tokenizer, expected ids", shape);
   impl->fingerprint = fingerprint_of(source.config(), {"norm_f.weight"},
                                      [&](const std::string& name) { return source.tensor(name); });
   return Model(std::move(impl));
@@ -151,9 +164,7 @@ const ModelConfig& Model::config() const { return impl_->network->config(); }
 bool Model::has_tokenizer() const { return impl_->tokenizer.has_value(); }
 
 const Tokenizer& Model::tokenizer() const {
-  check(impl_->tokenizer.has_value(),
-        "{}: there is no tokenizer.json beside the checkpoint, expected one to turn text into ids",
-        impl_->name);
+  check(impl_->tokenizer.has_value(), "{}", impl_->why_no_tokenizer);
   return *impl_->tokenizer;
 }
 

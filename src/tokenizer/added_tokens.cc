@@ -8,9 +8,6 @@
 namespace adder::text {
 namespace {
 
-// Bounds the work per byte of text, for nothing but hostile files comes near.
-constexpr std::size_t kMaxTokenBytes = 1024;
-
 // A token's neighbours are looked at to the length of one code point.
 constexpr std::size_t kContextBytes = 4;
 
@@ -27,9 +24,9 @@ std::vector<AddedToken> parse_added_tokens(const JsonNode& node) {
     token.rstrip = element.boolean("rstrip", false);
     token.special = element.boolean("special", false);
     token.normalized = element.boolean("normalized", !token.special);
-    if (token.content.empty() || token.content.size() > kMaxTokenBytes) {
+    if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
       element.at("content").error("has {} bytes, expected 1 to {}", token.content.size(),
-                                  kMaxTokenBytes);
+                                  kMaxAddedTokenBytes);
     }
     out.push_back(std::move(token));
   }

@@ -24,6 +24,9 @@ struct AddedToken {
   bool special = false;
 };
 
+/// Bounds the work per byte of text, for nothing but hostile files comes near.
+inline constexpr std::size_t kMaxAddedTokenBytes = 1024;
+
 std::vector<AddedToken> parse_added_tokens(const JsonNode& node);
 
 /// Finds added tokens, the longest of those that start leftmost.

@@ -24,8 +24,8 @@ BpeScratch::BpeScratch(std::size_t expected_bytes)
 Bpe::Bpe(const JsonNode& node) : vocabulary_(node.at("vocab")) {
   prefix_ = node.string("continuing_subword_prefix", "");
   suffix_ = node.string("end_of_word_suffix", "");
-  ignore_merges_ = node.boolean("ignore_merges", false);
-  fuse_unknown_ = node.boolean("fuse_unk", false);
+  options_.ignore_merges = node.boolean("ignore_merges", false);
+  options_.fuse_unknown = node.boolean("fuse_unk", false);
   if (const auto dropout = node.find("dropout")) {
     if (!dropout->value().is_number() || dropout->value().get<double>() != 0) {
       dropout->error("is {}, expected null: random merges are for training",
@@ -33,14 +33,25 @@ Bpe::Bpe(const JsonNode& node) : vocabulary_(node.at("vocab")) {
     }
   }
   read_unknown(node);
-  byte_fallback_ = node.boolean("byte_fallback", false);
-  if (byte_fallback_) find_byte_tokens();
+  options_.byte_fallback = node.boolean("byte_fallback", false);
+  index_characters();
+  read_merges(node);
+}
+
+Bpe::Bpe(Vocabulary vocabulary, const Options& options)
+    : vocabulary_(std::move(vocabulary)), options_(options) {
+  index_characters();
+}
+
+void Bpe::index_characters() {
+  for (std::size_t b = 0; options_.byte_fallback && b < byte_ids_.size(); ++b) {
+    byte_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b)).value_or(-1);
+  }
   for (char32_t c = 0; c < low_ids_.size(); ++c) {
     std::string character;
     append_utf8(character, c);
     low_ids_[c] = vocabulary_.find(character).value_or(-1);
   }
-  read_merges(node);
 }
 
 void Bpe::read_unknown(const JsonNode& node) {
@@ -48,13 +59,7 @@ void Bpe::read_unknown(const JsonNode& node) {
   if (!unknown) return;
   const auto id = vocabulary_.find(unknown->string());
   if (!id) unknown->error("is '{}', expected a token of the vocabulary", unknown->string());
-  unknown_id_ = *id;
-}
-
-void Bpe::find_byte_tokens() {
-  for (std::size_t b = 0; b < byte_ids_.size(); ++b) {
-    byte_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b)).value_or(-1);
-  }
+  options_.unknown_id = *id;
 }
 
 void Bpe::read_merges(const JsonNode& node) {
@@ -72,11 +77,11 @@ void Bpe::read_merges(const JsonNode& node) {
         merges.error("[{}] is '{}', expected two tokens separated by a space", index, text);
       }
       const std::string_view view = text;
-      add_merge(merges, index, view.substr(0, space), view.substr(space + 1));
+      read_merge(merges, index, view.substr(0, space), view.substr(space + 1));
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                merge[1].is_string()) {
-      add_merge(merges, index, merge[0].get_ref<const std::string&>(),
-                merge[1].get_ref<const std::string&>());
+      read_merge(merges, index, merge[0].get_ref<const std::string&>(),
+                 merge[1].get_ref<const std::string&>());
     } else {
       merges.error("[{}] is neither a string \"a b\" nor an array of two strings", index);
     }
@@ -84,8 +89,13 @@ void Bpe::read_merges(const JsonNode& node) {
   }
 }
 
-void Bpe::add_merge(const JsonNode& node, std::size_t index, std::string_view a,
-                    std::string_view b) {
+void Bpe::add_merge(int left, int right, int merged, std::uint32_t rank) {
+  merges_.set(pair_key(left, right),
+              (static_cast<std::uint64_t>(rank) << 32) | static_cast<std::uint32_t>(merged));
+}
+
+void Bpe::read_merge(const JsonNode& node, std::size_t index, std::string_view a,
+                     std::string_view b) {
   const auto id_of = [&](std::string_view token) {
     const auto id = vocabulary_.find(token);
     if (!id) node.error("[{}] refers to '{}', which is not in the vocabulary", index, token);
@@ -99,15 +109,13 @@ void Bpe::add_merge(const JsonNode& node, std::size_t index, std::string_view a,
   }
   std::string joined(a);
   joined += b.substr(prefix_.size());
-  const std::int32_t merged = id_of(joined);
-  merges_.set(pair_key(left_id, right_id),
-              (static_cast<std::uint64_t>(index) << 32) | static_cast<std::uint32_t>(merged));
+  add_merge(left_id, right_id, id_of(joined), static_cast<std::uint32_t>(index));
 }
 
 void Bpe::tokenize(std::string_view word, bool whole, BpeScratch& scratch,
                    std::vector<int>& ids) const {
   if (word.empty()) return;
-  if (ignore_merges_ && whole) {
+  if (options_.ignore_merges && whole) {
     if (const auto id = vocabulary_.find(word)) {
       ids.push_back(*id);
       return;
@@ -154,17 +162,17 @@ void Bpe::split_into_characters(std::string_view word, std::vector<std::int32_t>
                                 ? low_ids_[c.value]
                                 : character_id(character, first, last);
     if (id >= 0) {
-      if (pending_unknown) ids.push_back(unknown_id_);
+      if (pending_unknown) ids.push_back(options_.unknown_id);
       pending_unknown = false;
       ids.push_back(id);
-    } else if (byte_fallback_ && append_bytes(character, ids)) {
+    } else if (options_.byte_fallback && append_bytes(character, ids)) {
       continue;
-    } else if (unknown_id_ >= 0) {
-      if (pending_unknown && !fuse_unknown_) ids.push_back(unknown_id_);
+    } else if (options_.unknown_id >= 0) {
+      if (pending_unknown && !options_.fuse_unknown) ids.push_back(options_.unknown_id);
       pending_unknown = true;
     }
   }
-  if (pending_unknown) ids.push_back(unknown_id_);
+  if (pending_unknown) ids.push_back(options_.unknown_id);
 }
 
 std::int32_t Bpe::character_id(std::string_view character, bool first, bool last) const {

@@ -53,8 +53,19 @@ class BpeScratch {
 /// else nothing, as in the library that the file format comes from.
 class Bpe {
  public:
+  struct Options {
+    bool ignore_merges = false;  ///< a word that is a token is that token, whatever merges say
+    bool byte_fallback = false;
+    bool fuse_unknown = false;  ///< adjacent unknown characters are one token
+    int unknown_id = -1;        ///< -1 is none
+  };
+
   /// `node` is the `model` of tokenizer.json.
   explicit Bpe(const JsonNode& node);
+  /// Without merges.
+  Bpe(Vocabulary vocabulary, const Options& options);
+  /// Adjacent tokens `left` and `right` become `merged`; lower ranks come first.
+  void add_merge(int left, int right, int merged, std::uint32_t rank);
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -80,9 +91,9 @@ class Bpe {
   static constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
 
   void read_merges(const JsonNode& node);
-  void add_merge(const JsonNode& node, std::size_t index, std::string_view a, std::string_view b);
-  void find_byte_tokens();
+  void read_merge(const JsonNode& node, std::size_t index, std::string_view a, std::string_view b);
   void read_unknown(const JsonNode& node);
+  void index_characters();
 
   /// The rank and result of merging two adjacent tokens; kNoRank if they do not merge.
   Merge merge_of(std::int32_t left, std::int32_t right) const {
@@ -103,10 +114,7 @@ class Bpe {
   FlatMap merges_;
   std::string prefix_;  ///< of every character but a word's first
   std::string suffix_;  ///< of a word's last character
-  bool ignore_merges_ = false;
-  bool fuse_unknown_ = false;
-  std::int32_t unknown_id_ = -1;
-  bool byte_fallback_ = false;
+  Options options_;
   std::array<std::int32_t, 256> byte_ids_{};
   std::array<std::int32_t, 0x300> low_ids_{};  ///< ids of the characters below U+0300, or -1
   bool cuts_enabled_ = false;

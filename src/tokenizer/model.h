@@ -13,18 +13,28 @@
 
 namespace adder::text {
 
-/// Everything that a tokenizer.json says; immutable after loading.
+/// What a tokenizer consists of, in whichever kind of file it is described.
+struct TokenizerParts {
+  std::string file;  ///< names it in errors
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  PostProcessor post_processor;  ///< adds only ids that there are
+  Decoder decoder;
+  /// Ids and contents are unique, and where the vocabulary has either, it has both.
+  std::vector<AddedToken> added_tokens;
+};
+
+/// A tokenizer; immutable after loading.
 class TokenizerModel {
  public:
-  /// Throws adder::Error: `file` names the document.
-  TokenizerModel(std::string_view json, const std::string& file);
+  explicit TokenizerModel(TokenizerParts parts);
 
-  const std::string& file() const { return file_; }
-  const Normalizer& normalizer() const { return normalizer_; }
-  const PreTokenizer& pre_tokenizer() const { return pre_tokenizer_; }
-  const Bpe& bpe() const { return bpe_; }
-  const PostProcessor& post_processor() const { return post_processor_; }
-  const Decoder& decoder() const { return decoder_; }
+  const Normalizer& normalizer() const { return parts_.normalizer; }
+  const PreTokenizer& pre_tokenizer() const { return parts_.pre_tokenizer; }
+  const Bpe& bpe() const { return parts_.bpe; }
+  const PostProcessor& post_processor() const { return parts_.post_processor; }
+  const Decoder& decoder() const { return parts_.decoder; }
   /// Added tokens that are looked for before normalization, and after.
   const AddedTokenMatcher& raw_matcher() const { return raw_matcher_; }
   const AddedTokenMatcher& normalized_matcher() const { return normalized_matcher_; }
@@ -33,24 +43,14 @@ class TokenizerModel {
   /// The added token of this id, or null.
   const AddedToken* added_token(int id) const;
   bool contains(int id) const {
-    return added_token(id) != nullptr || bpe_.vocabulary().contains(id);
+    return added_token(id) != nullptr || bpe().vocabulary().contains(id);
   }
-  /// How tokenizer.json spells the token; throws for an id without one.
+  /// How the file spells the token; throws for an id without one.
   std::string_view token(int id) const;
   int vocab_size() const { return vocab_size_; }
 
  private:
-  TokenizerModel(const JsonNode& root, const std::string& file);
-  void read_added_tokens(const JsonNode& root);
-  void check_post_processor(const JsonNode& root) const;
-
-  std::string file_;
-  Normalizer normalizer_;
-  PreTokenizer pre_tokenizer_;
-  Bpe bpe_;
-  PostProcessor post_processor_;
-  Decoder decoder_;
-  std::vector<AddedToken> added_tokens_;
+  TokenizerParts parts_;
   std::unordered_map<int, std::size_t> added_by_id_;
   std::unordered_map<std::string_view, int> added_ids_;
   AddedTokenMatcher raw_matcher_;

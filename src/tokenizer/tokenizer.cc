@@ -3,6 +3,7 @@
 #include "core/mapped_file.h"
 #include "tokenizer/encoder.h"
 #include "tokenizer/model.h"
+#include "tokenizer/tokenizer_files.h"
 
 namespace adder {
 
@@ -14,12 +15,19 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const bool is_directory = std::filesystem::is_directory(path, ignored);
   const MappedFile file(is_directory ? path / "tokenizer.json" : path);
   const auto bytes = file.bytes();
+  if (is_gguf_file(file.path())) return from_gguf(bytes, file.path().string());
   return from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
                    file.path().string());
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
-  return Tokenizer(std::make_shared<const text::TokenizerModel>(json, name));
+  return Tokenizer(
+      std::make_shared<const text::TokenizerModel>(text::parse_tokenizer_json(json, name)));
+}
+
+Tokenizer Tokenizer::from_gguf(std::span<const std::byte> bytes, const std::string& name) {
+  return Tokenizer(std::make_shared<const text::TokenizerModel>(
+      text::read_gguf_tokenizer(GgufFile(bytes, name))));
 }
 
 std::vector<int> Tokenizer::encode(std::string_view text, EncodeOptions options) const {

@@ -13,10 +13,16 @@ std::uint32_t hash_of(std::string_view token) {
 
 }  // namespace
 
+Vocabulary::Vocabulary(std::size_t ntokens, std::size_t total_bytes, int size) {
+  storage_.reserve(total_bytes + 1);  // an empty token has an address, too
+  tokens_.resize(static_cast<std::size_t>(size));
+  slots_.resize(std::bit_ceil(ntokens * 2 + 2));
+}
+
 Vocabulary::Vocabulary(const JsonNode& node) {
   node.expect_object();
   const Json::object_t& members = node.value().get_ref<const Json::object_t&>();
-  std::size_t total_bytes = 1;  // an empty token has an address, too
+  std::size_t total_bytes = 0;
   int largest = -1;
   for (const auto& [token, id] : members) {
     total_bytes += token.size();
@@ -27,21 +33,27 @@ Vocabulary::Vocabulary(const JsonNode& node) {
     }
     largest = std::max(largest, id.get<int>());
   }
-  storage_.reserve(total_bytes);
-  tokens_.resize(static_cast<std::size_t>(largest) + 1);
-  slots_.resize(std::bit_ceil(members.size() * 2 + 2));
+  *this = Vocabulary(members.size(), total_bytes, largest + 1);
   for (const auto& [token, id_value] : members) {
     const int id = id_value.get<int>();
-    std::string_view& slot = tokens_[static_cast<std::size_t>(id)];
-    if (slot.data() != nullptr) node.error("gives id {} to both '{}' and '{}'", id, slot, token);
-    // The reservation keeps earlier views valid.
-    const std::size_t begin = storage_.size();
-    storage_.insert(storage_.end(), token.begin(), token.end());
-    slot = {storage_.data() + begin, token.size()};
-    const std::uint32_t hash = hash_of(slot);
-    slots_[position_of(slot, hash)] = {hash, id};
-    ++count_;
+    if (!add(token, id)) {
+      node.error("gives id {} to both '{}' and '{}'", id, this->token(id), token);
+    }
   }
+}
+
+bool Vocabulary::add(std::string_view token, int id) {
+  const std::uint32_t hash = hash_of(token);
+  Slot& slot = slots_[position_of(token, hash)];
+  std::string_view& entry = tokens_[static_cast<std::size_t>(id)];
+  if (slot.id >= 0 || entry.data() != nullptr) return false;
+  // The reservation keeps earlier views valid.
+  const std::size_t begin = storage_.size();
+  storage_.insert(storage_.end(), token.begin(), token.end());
+  entry = {storage_.data() + begin, token.size()};
+  slot = {hash, id};
+  ++count_;
+  return true;
 }
 
 std::optional<int> Vocabulary::find(std::string_view token) const {

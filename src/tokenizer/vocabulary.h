@@ -19,10 +19,15 @@ inline constexpr int kMaxTokens = 1 << 22;
 class Vocabulary {
  public:
   Vocabulary() = default;
+  /// Room for `ntokens` tokens with `total_bytes` together and ids below `size`.
+  Vocabulary(std::size_t ntokens, std::size_t total_bytes, int size);
   /// `node` is an object that maps strings to ids.
   explicit Vocabulary(const JsonNode& node);
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
+
+  /// Adds one of the tokens that there is room for; false if the token or the id is taken.
+  bool add(std::string_view token, int id);
 
   std::optional<int> find(std::string_view token) const;
   bool contains(int id) const {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "checkpoint/layout.h"
 #include "commands.h"
 #include "core/check.h"
 #include "model_options.h"
@@ -26,8 +27,9 @@ Tokenizer load_tokenizer(const std::filesystem::path& path) {
   std::error_code ignored;
   check(std::filesystem::exists(path, ignored), "{}: there is no such file or folder",
         path.string());
-  const bool is_folder = std::filesystem::is_directory(path, ignored);
-  return Tokenizer::load((is_folder ? path : path.parent_path()) / "tokenizer.json");
+  const auto file = find_tokenizer(path);
+  check(file.has_value(), "{}: there is no tokenizer.json beside the checkpoint", path.string());
+  return Tokenizer::load(*file);
 }
 
 TextReader open_text(const TextOptions& options) {

@@ -21,7 +21,7 @@ struct Model::Impl {
   std::unique_ptr<Network> network;
   std::optional<Tokenizer> tokenizer;
   std::string why_no_tokenizer;  ///< the error of asking for one that is not there
-  std::string name;  ///< the path or shape the model was made from, for messages
+  std::string name;              ///< the path or shape the model was made from, for messages
   std::int64_t parameter_count = 0;
   std::uint64_t fingerprint = 0;
   WeightFormat weight_format = WeightFormat::f32;

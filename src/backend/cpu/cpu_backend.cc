@@ -24,16 +24,18 @@ namespace {
 
 class CpuLinearWeight final : public LinearWeight {
  public:
-  using Packed = std::variant<cpu::PackedLinear, cpu::QuantizedLinear>;
+  using Packed = std::variant<cpu::PackedLinear, QuantizedMatrix>;
 
   CpuLinearWeight(Packed packed, Tensor bias)
       : packed_(std::move(packed)), bias_(std::move(bias)) {}
 
   std::int64_t in_features() const override {
-    return std::visit([](const auto& weight) { return weight.in_features(); }, packed_);
+    if (const auto* held = std::get_if<QuantizedMatrix>(&packed_)) return held->columns();
+    return std::get<cpu::PackedLinear>(packed_).in_features();
   }
   std::int64_t out_features() const override {
-    return std::visit([](const auto& weight) { return weight.out_features(); }, packed_);
+    if (const auto* held = std::get_if<QuantizedMatrix>(&packed_)) return held->rows();
+    return std::get<cpu::PackedLinear>(packed_).out_features();
   }
   std::int64_t size_bytes() const override {
     return std::visit([](const auto& weight) { return weight.bytes(); }, packed_) +
@@ -207,7 +209,7 @@ Tensor CpuBackend::linear(const Tensor& x, const LinearWeight& weight) {
     cpu::linear(args, *packed, pool_);
     return y;
   }
-  const auto& quantized = std::get<cpu::QuantizedLinear>(held.packed());
+  const auto& quantized = std::get<QuantizedMatrix>(held.packed());
   const std::size_t bytes = cpu::quantized_linear_workspace_bytes(args, quantized);
   const std::shared_ptr<void> workspace = memory_.allocate(bytes);
   cpu::quantized_linear(args, quantized, {static_cast<std::byte*>(workspace.get()), bytes}, pool_);

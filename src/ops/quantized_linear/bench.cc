@@ -22,9 +22,9 @@ constexpr Shape kShapes[] = {{384, 1676}, {768, 3352}, {1536, 768}, {768, 50288}
 
 // Largest error of the first token's first 64 outputs, relative to their rms: the rounding of
 // inputs to 8 bits, since the weight is taken as it is held.
-double error_of(const std::vector<float>& x, const cpu::QuantizedLinear& weight,
+double error_of(const std::vector<float>& x, const QuantizedMatrix& weight,
                 const std::vector<float>& y) {
-  std::vector<float> row(static_cast<std::size_t>(weight.in_features()));
+  std::vector<float> row(static_cast<std::size_t>(weight.columns()));
   double worst = 0;
   double squares = 0;
   constexpr int kRows = 64;
@@ -38,7 +38,7 @@ double error_of(const std::vector<float>& x, const cpu::QuantizedLinear& weight,
   return worst / std::sqrt(squares / kRows);
 }
 
-Measurement measure(Shape shape, const cpu::QuantizedLinear& weight, std::int64_t ntokens,
+Measurement measure(Shape shape, const QuantizedMatrix& weight, std::int64_t ntokens,
                     ThreadPool& pool, double min_seconds) {
   std::mt19937 engine(2);
   std::normal_distribution<float> normal;
@@ -79,7 +79,7 @@ OpBenchmark quantized_linear_benchmark() {
                   static_cast<std::size_t>(shape.in_features * shape.out_features));
               std::generate(source.begin(), source.end(), [&] { return uniform(engine); });
               for (WeightFormat format : {WeightFormat::int8, WeightFormat::int4}) {
-                const cpu::QuantizedLinear weight = cpu::quantize_linear(
+                const QuantizedMatrix weight = cpu::quantize_linear(
                     ConstTensorView::of(source.data(), {shape.out_features, shape.in_features}),
                     format, {}, "weight", pool);
                 for (std::int64_t ntokens : {1, 512}) {

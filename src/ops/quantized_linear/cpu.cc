@@ -1,8 +1,8 @@
 #include "core/check.h"
+#include "core/quantized_panel.h"
 #include "core/workspace.h"
 #include "ops/linear/shares.h"
 #include "ops/quantized_linear/kernels.h"
-#include "ops/quantized_linear/panel.h"
 #include "ops/quantized_linear/quantized_linear.h"
 
 namespace adder::cpu {
@@ -23,14 +23,14 @@ QuantizedInput from_token(QuantizedInput x, std::int64_t token, std::int64_t blo
 }  // namespace
 
 std::size_t quantized_linear_workspace_bytes(const LinearArgs& args,
-                                             const QuantizedLinear& weight) {
-  validate(args, weight.out_features(), weight.in_features());
+                                             const QuantizedMatrix& weight) {
+  validate(args, weight.rows(), weight.columns());
   WorkspaceCutter cutter;
   cut(cutter, args.x.dim(0), weight.blocks());
   return cutter.bytes();
 }
 
-void quantized_linear(const LinearArgs& args, const QuantizedLinear& weight,
+void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
                       std::span<std::byte> workspace, ThreadPool& pool) {
   check_workspace("quantized_linear", workspace, quantized_linear_workspace_bytes(args, weight));
   check_host("quantized_linear", "x", args.x);
@@ -45,9 +45,9 @@ void quantized_linear(const LinearArgs& args, const QuantizedLinear& weight,
   const QuantizeWork inputs{.x = args.x.as<float>(),
                             .x_stride = args.x.stride(0),
                             .ntokens = ntokens,
-                            .in_features = weight.in_features(),
+                            .in_features = weight.columns(),
                             .blocks = blocks,
-                            .zero = is_int4 ? Panel::kInt4Zero : Panel::kInt8Zero,
+                            .zero = is_int4 ? QuantizedPanel::kInt4Zero : QuantizedPanel::kInt8Zero,
                             .to = cut(cutter, ntokens, blocks)};
   // Fewer tokens than this are quantized faster than another thread is woken.
   constexpr std::int64_t kTokenGrain = 16;
@@ -70,7 +70,7 @@ void quantized_linear(const LinearArgs& args, const QuantizedLinear& weight,
       .bias = args.bias.defined() ? args.bias.as<float>() : nullptr,
       .y = args.y.as<float>(),
       .y_stride = args.y.stride(0),
-      .out_features = weight.out_features(),
+      .out_features = weight.rows(),
   };
   const auto multiply = is_int4 ? kernels.multiply_int4 : kernels.multiply_int8;
   // As for a weight in floating point: threads share out panels, or tokens where panels are few.
@@ -84,7 +84,7 @@ void quantized_linear(const LinearArgs& args, const QuantizedLinear& weight,
     });
     return;
   }
-  const std::int64_t grain = panel_grain(ntokens, blocks * kQuantBlock * kPanelOutputs);
+  const std::int64_t grain = panel_grain(ntokens, blocks * kQuantBlock * kQuantPanelRows);
   pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
     QuantizedLinearWork share = all;
     share.panel_begin = begin;

@@ -5,10 +5,10 @@
 #include "core/check.h"
 #include "core/dispatch.h"
 #include "core/half.h"
+#include "core/quantized_panel.h"
 #include "core/tensor.h"
 #include "ops/linear/shares.h"
 #include "ops/quantized_linear/fit.h"
-#include "ops/quantized_linear/panel.h"
 #include "ops/quantized_linear/quantized_linear.h"
 
 namespace adder::cpu {
@@ -25,8 +25,8 @@ struct Quantizer {
   std::string_view name;
 
   // Row `row` of the weight to output `lane` of a cleared panel.
-  void put(std::span<const float> weights, std::int64_t row, std::int64_t lane, const Panel& layout,
-           std::byte* panel) const {
+  void put(std::span<const float> weights, std::int64_t row, std::int64_t lane,
+           const QuantizedPanel& layout, std::byte* panel) const {
     const bool is_int4 = format == WeightFormat::int4;
     const float largest = is_int4 ? kLargestInt4 : kLargestInt8;
     for (std::int64_t begin = 0; begin < in_features; begin += kQuantBlock) {
@@ -51,7 +51,7 @@ struct Quantizer {
 
 }  // namespace
 
-QuantizedLinear quantize_linear(const ConstTensorView& source, WeightFormat format,
+QuantizedMatrix quantize_linear(const ConstTensorView& source, WeightFormat format,
                                 std::span<const float> importance, std::string_view name,
                                 ThreadPool& pool) {
   constexpr auto kOp = "quantize_linear";
@@ -67,12 +67,12 @@ QuantizedLinear quantize_linear(const ConstTensorView& source, WeightFormat form
                     [](float p) { return p >= 0 && std::isfinite(p); }),
         "quantize_linear: an importance is negative or not finite, expected at least 0");
   const auto bytes =
-      static_cast<std::size_t>(QuantizedLinear::bytes(format, out_features, in_features));
+      static_cast<std::size_t>(QuantizedMatrix::bytes(format, out_features, in_features));
   std::shared_ptr<std::byte> storage = allocate_host(bytes);
-  QuantizedLinear weight(format, out_features, in_features, storage);
+  QuantizedMatrix weight(format, out_features, in_features, storage);
   const Quantizer quantizer{format, in_features, importance, name};
-  const Panel layout(format, weight.blocks());
-  const std::int64_t panel_elements = weight.blocks() * kQuantBlock * kPanelOutputs;
+  const QuantizedPanel layout(format, weight.blocks());
+  const std::int64_t panel_elements = weight.blocks() * kQuantBlock * kQuantPanelRows;
   visit_float(source.dtype, [&]<typename T>(TypeTag<T>) {
     pool.parallel_for(weight.panels(), panel_grain(1, panel_elements),
                       [&](std::int64_t begin, std::int64_t end) {
@@ -80,8 +80,8 @@ QuantizedLinear quantize_linear(const ConstTensorView& source, WeightFormat form
                         for (std::int64_t panel = begin; panel < end; ++panel) {
                           std::byte* to = storage.get() + panel * weight.panel_bytes();
                           layout.clear(to);
-                          const std::int64_t first = panel * kPanelOutputs;
-                          const std::int64_t rows = std::min(kPanelOutputs, out_features - first);
+                          const std::int64_t first = panel * kQuantPanelRows;
+                          const std::int64_t rows = std::min(kQuantPanelRows, out_features - first);
                           for (std::int64_t lane = 0; lane < rows; ++lane) {
                             const T* from = source.as<T>() + (first + lane) * source.stride(0);
                             std::transform(from, from + in_features, row.begin(),

@@ -17,58 +17,10 @@
 #include <span>
 
 #include "adder/ops/linear/linear.h"
+#include "adder/quantized_matrix.h"
 #include "adder/thread_pool.h"
-#include "adder/weight_format.h"
 
 namespace adder::cpu {
-
-/// Inputs that share a scale.
-inline constexpr std::int64_t kQuantBlock = 32;
-
-/// A weight in 8 or 4 bits, in the layout that the kernels of every CPU tier read and that files
-/// hold: panels of 16 outputs. A panel has first the codes of its blocks, then their scales, f16
-/// [block][16], and ends at a multiple of 64 bytes. A code is what is stored for the integer w: w +
-/// 128 (int8) or w + 8 (int4), so that dot products take it as unsigned.
-///
-///   int8   [block][8][16][4]   4 adjacent inputs of an output in a 32-bit lane
-///   int4   [block][4][16][4]   two codes a byte: input 4 j + k of the block in the lower half of
-///                              byte k of lane group j, input 16 + 4 j + k in the upper
-///
-/// Both extents are rounded up and padded with codes for zero. A value: copies share the storage,
-/// which is never written after packing.
-class QuantizedLinear {
- public:
-  QuantizedLinear() = default;
-  /// A weight whose storage is there, in a mapped file perhaps: `bytes(...)` of them at a multiple
-  /// of 64 bytes. Scales may be anything; the results are then whatever follows from them.
-  QuantizedLinear(WeightFormat format, std::int64_t out_features, std::int64_t in_features,
-                  std::shared_ptr<const std::byte> storage);
-
-  /// Bytes of storage of a weight. Throws adder::Error for a format that is neither int8 nor int4.
-  static std::int64_t bytes(WeightFormat format, std::int64_t out_features,
-                            std::int64_t in_features);
-
-  std::int64_t out_features() const { return out_features_; }
-  std::int64_t in_features() const { return in_features_; }
-  WeightFormat format() const { return format_; }
-  /// What one pass over the weight reads.
-  std::int64_t bytes() const { return bytes(format_, out_features_, in_features_); }
-
-  std::int64_t blocks() const;  ///< of a row
-  std::int64_t panels() const;
-  std::int64_t panel_bytes() const;
-  const std::byte* data() const { return storage_.get(); }
-
-  /// Writes row `row`, w · w_scale in f32. Throws adder::Error on a row that is not there or an
-  /// `out` of another size.
-  void unpack_row(std::int64_t row, std::span<float> out) const;
-
- private:
-  std::int64_t out_features_ = 0;
-  std::int64_t in_features_ = 0;
-  WeightFormat format_ = WeightFormat::int8;
-  std::shared_ptr<const std::byte> storage_;
-};
 
 /// Fits integers and scales to `source`, (out_features, in_features) in f32, bf16 or f16 with
 /// contiguous rows and any row stride. `name` is how errors call it. Each block by itself:
@@ -80,17 +32,17 @@ class QuantizedLinear {
 /// `importance`, (in_features) values >= 0, says how much an error in an input's weights matters,
 /// for instance the mean square of that input; empty: all the same. Throws adder::Error for a value
 /// that is not finite, or too large for a scale in f16.
-QuantizedLinear quantize_linear(const ConstTensorView& source, WeightFormat format,
+QuantizedMatrix quantize_linear(const ConstTensorView& source, WeightFormat format,
                                 std::span<const float> importance, std::string_view name,
                                 ThreadPool& pool);
 
-std::size_t quantized_linear_workspace_bytes(const LinearArgs& args, const QuantizedLinear& weight);
+std::size_t quantized_linear_workspace_bytes(const LinearArgs& args, const QuantizedMatrix& weight);
 
 /// The sum runs over blocks in order, in float32, starting from the bias; it depends on nothing
 /// else, so decoding token by token gives the same bits as prefill of the whole prompt. A block of
 /// x with a value that is not finite makes the token's results NaN. `workspace` is of the size
 /// above, at a multiple of 64 bytes.
-void quantized_linear(const LinearArgs& args, const QuantizedLinear& weight,
+void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
                       std::span<std::byte> workspace, ThreadPool& pool);
 
 }  // namespace adder::cpu

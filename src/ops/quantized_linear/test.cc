@@ -7,9 +7,9 @@
 
 #include "core/cpu_tier.h"
 #include "core/half.h"
+#include "core/quantized_panel.h"
 #include "core/tensor.h"
 #include "ops/quantized_linear/fit.h"
-#include "ops/quantized_linear/panel.h"
 #include "ops/quantized_linear/quantized_linear.h"
 #include "ops/quantized_linear/ref.h"
 #include "tests/support/compare.h"
@@ -21,18 +21,17 @@ namespace adder {
 namespace {
 
 using cpu::quantize_linear;
-using cpu::QuantizedLinear;
 using test::Guarded;
 
 constexpr WeightFormat kFormats[] = {WeightFormat::int8, WeightFormat::int4};
-constexpr auto kBlock = static_cast<std::size_t>(cpu::kQuantBlock);
+constexpr auto kBlock = static_cast<std::size_t>(kQuantBlock);
 
-QuantizedLinear quantized(const std::vector<float>& source, std::int64_t out, std::int64_t in,
+QuantizedMatrix quantized(const std::vector<float>& source, std::int64_t out, std::int64_t in,
                           WeightFormat format, ThreadPool& pool) {
   return quantize_linear(ConstTensorView::of(source.data(), {out, in}), format, {}, "weight", pool);
 }
 
-void run(const LinearArgs& args, const QuantizedLinear& weight, ThreadPool& pool) {
+void run(const LinearArgs& args, const QuantizedMatrix& weight, ThreadPool& pool) {
   const std::size_t bytes = cpu::quantized_linear_workspace_bytes(args, weight);
   const std::shared_ptr<std::byte> workspace = allocate_host(bytes);
   cpu::quantized_linear(args, weight, {workspace.get(), bytes}, pool);
@@ -40,12 +39,12 @@ void run(const LinearArgs& args, const QuantizedLinear& weight, ThreadPool& pool
 
 // The integers and scales that a weight holds.
 template <typename Real>
-ref::QuantizedRow<Real> row_of(const QuantizedLinear& weight, std::int64_t row) {
-  const cpu::Panel layout(weight.format(), weight.blocks());
-  const std::byte* panel = weight.data() + row / cpu::kPanelOutputs * weight.panel_bytes();
-  const std::int64_t lane = row % cpu::kPanelOutputs;
+ref::QuantizedRow<Real> row_of(const QuantizedMatrix& weight, std::int64_t row) {
+  const QuantizedPanel layout(weight.format(), weight.blocks());
+  const std::byte* panel = weight.data() + row / kQuantPanelRows * weight.panel_bytes();
+  const std::int64_t lane = row % kQuantPanelRows;
   ref::QuantizedRow<Real> out;
-  for (std::int64_t i = 0; i < weight.in_features(); ++i) {
+  for (std::int64_t i = 0; i < weight.columns(); ++i) {
     out.values.push_back(layout.value(panel, i, lane));
   }
   for (std::int64_t b = 0; b < weight.blocks(); ++b) {
@@ -56,10 +55,10 @@ ref::QuantizedRow<Real> row_of(const QuantizedLinear& weight, std::int64_t row) 
 
 template <typename Real>
 std::vector<Real> reference(std::int64_t ntokens, const std::vector<float>& x,
-                            const QuantizedLinear& weight, const std::vector<float>& bias) {
-  const auto in = static_cast<std::size_t>(weight.in_features());
+                            const QuantizedMatrix& weight, const std::vector<float>& bias) {
+  const auto in = static_cast<std::size_t>(weight.columns());
   std::vector<ref::QuantizedRow<Real>> rows;
-  for (std::int64_t o = 0; o < weight.out_features(); ++o) rows.push_back(row_of<Real>(weight, o));
+  for (std::int64_t o = 0; o < weight.rows(); ++o) rows.push_back(row_of<Real>(weight, o));
   std::vector<Real> y;
   for (std::size_t t = 0; t < static_cast<std::size_t>(ntokens); ++t) {
     const auto input = ref::quantize_input<Real>(std::span(x).subspan(t * in, in), kBlock);
@@ -82,7 +81,7 @@ void check_shape(std::int64_t ntokens, std::int64_t in, std::int64_t out, bool w
   for (WeightFormat format : kFormats) {
     SCOPED_TRACE(::testing::Message() << "tokens " << ntokens << " in " << in << " out " << out
                                       << " bias " << with_bias << " " << name_of(format));
-    const QuantizedLinear weight = quantized(source, out, in, format, pool);
+    const QuantizedMatrix weight = quantized(source, out, in, format, pool);
     Guarded<float> y(ntokens * out);
     LinearArgs args{.x = x_misaligned.view({ntokens, in}), .bias = {}, .y = y.view({ntokens, out})};
     if (with_bias) args.bias = ConstTensorView::of(bias.data(), {out});
@@ -130,7 +129,7 @@ TEST(QuantizedLinear, ATokenHasTheSameBitsInEveryCallTierAndWithAnyThreads) {
     for (std::int64_t out : {37, 250}) {
       const auto source = random.normals(out * kIn);
       ThreadPool one(1);
-      const QuantizedLinear weight = quantized(source, out, kIn, format, one);
+      const QuantizedMatrix weight = quantized(source, out, kIn, format, one);
       const auto run_tokens = [&](std::int64_t begin, std::int64_t count, ThreadPool& pool,
                                   std::vector<float>& y) {
         run({.x = ConstTensorView::of(x.data() + begin * kIn, {count, kIn}),
@@ -175,7 +174,7 @@ TEST(QuantizedLinear, IsNearTheWeightItWasMadeFrom) {
     for (std::size_t i = 0; i < kIn; ++i) truth[o] += double{source[o * kIn + i]} * x[i];
   }
   for (WeightFormat format : kFormats) {
-    const QuantizedLinear weight = quantized(source, kOut, kIn, format, pool);
+    const QuantizedMatrix weight = quantized(source, kOut, kIn, format, pool);
     std::vector<float> y(kOut);
     run({.x = ConstTensorView::of(x.data(), {1, kIn}),
          .bias = {},
@@ -249,7 +248,7 @@ TEST(QuantizedLinear, PacksEverySourceDtypeAndUnpacksItsRows) {
     const Tensor source = convert(ConstTensorView::of(wide.data(), {kOut, kIn}), dtype);
     const Tensor widened = convert(source.view, DType::f32);
     for (WeightFormat format : kFormats) {
-      const QuantizedLinear weight = quantize_linear(source.view, format, {}, "weight", pool);
+      const QuantizedMatrix weight = quantize_linear(source.view, format, {}, "weight", pool);
       EXPECT_EQ(weight.bytes(), weight.panels() * weight.panel_bytes());
       std::vector<float> row(kIn);
       for (std::int64_t o = 0; o < kOut; ++o) {
@@ -280,7 +279,7 @@ TEST(QuantizedLinear, WhatIsNotFiniteReachesItsTokenAlone) {
   for (CpuTier tier : supported_cpu_tiers()) {
     const ScopedCpuTier scoped(tier);
     for (WeightFormat format : kFormats) {
-      const QuantizedLinear weight = quantized(source, kOut, kIn, format, pool);
+      const QuantizedMatrix weight = quantized(source, kOut, kIn, format, pool);
       const auto multiply = [&](const std::vector<float>& x) {
         std::vector<float> y(kTokens * kOut);
         run({.x = ConstTensorView::of(x.data(), {kTokens, kIn}),
@@ -318,7 +317,7 @@ TEST(QuantizedLinear, BadArgumentsAreNamed) {
   const std::vector<float> values(64, 1.0F);
   const auto source = ConstTensorView::of(values.data(), {2, 32});
   EXPECT_EQ(test::error_of([&] { quantize_linear(source, WeightFormat::bf16, {}, "w", pool); }),
-            "quantized_linear: format is bf16, expected int8 or int4");
+            "a quantized matrix has the format bf16, expected int8 or int4");
   EXPECT_EQ(test::error_of([&] {
               quantize_linear(source, WeightFormat::int8, std::vector<float>(31, 1.0F), "w", pool);
             }),
@@ -331,13 +330,13 @@ TEST(QuantizedLinear, BadArgumentsAreNamed) {
   bad[40] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(test::error_of([&] { quantized(bad, 2, 32, WeightFormat::int4, pool); }),
             "weight has the value nan in row 1, expected at most 393024 in int4");
-  const QuantizedLinear weight = quantized(values, 2, 32, WeightFormat::int8, pool);
+  const QuantizedMatrix weight = quantized(values, 2, 32, WeightFormat::int8, pool);
   std::vector<float> row(32);
   EXPECT_EQ(test::error_of([&] { weight.unpack_row(2, row); }),
-            "quantized_linear: row 2 of a weight of 2 rows was asked for");
+            "row 2 of a quantized matrix of 2 rows was asked for");
   row.resize(31);
   EXPECT_EQ(test::error_of([&] { weight.unpack_row(0, row); }),
-            "quantized_linear: a row was to be unpacked into 31 values, expected in_features 32");
+            "a row of a quantized matrix was to be unpacked into 31 values, expected 32");
   std::vector<float> y(2);
   const LinearArgs args{.x = ConstTensorView::of(values.data(), {1, 32}),
                         .bias = {},

@@ -1,29 +1,29 @@
 #pragma once
 
-// Where in a panel of a quantized weight things are, see quantized_linear.h. For packing and
+// Where in a panel of a quantized matrix things are, see adder/quantized_matrix.h. For packing and
 // unpacking; kernels go along.
 
 #include <cstdint>
 #include <cstring>
 
 #include "adder/dtype.h"
+#include "adder/quantized_matrix.h"
 #include "core/ceil_div.h"
-#include "ops/quantized_linear/quantized_linear.h"
 
-namespace adder::cpu {
+namespace adder {
 
-class Panel {
+class QuantizedPanel {
  public:
-  Panel(WeightFormat format, std::int64_t blocks)
+  QuantizedPanel(WeightFormat format, std::int64_t blocks)
       : is_int4_(format == WeightFormat::int4), blocks_(blocks) {}
 
   std::int64_t bytes() const { return round_up(scales_at() + scale_bytes(blocks_), 64); }
 
-  /// The integer of an input (below 32 · blocks) and output (below 16).
-  int value(const std::byte* panel, std::int64_t input, std::int64_t lane) const {
-    const int byte = std::to_integer<int>(panel[code_at(input, lane)]);
+  /// The integer of a column (below 32 · blocks) and row (below 16).
+  int value(const std::byte* panel, std::int64_t column, std::int64_t lane) const {
+    const int byte = std::to_integer<int>(panel[code_at(column, lane)]);
     if (!is_int4_) return byte - kInt8Zero;
-    return (is_upper(input) ? byte >> 4 : byte & 15) - kInt4Zero;
+    return (is_upper(column) ? byte >> 4 : byte & 15) - kInt4Zero;
   }
   f16 scale(const std::byte* panel, std::int64_t block, std::int64_t lane) const {
     f16 out;
@@ -38,11 +38,11 @@ class Panel {
     std::memset(panel + scales_at(), 0, static_cast<std::size_t>(bytes() - scales_at()));
   }
   /// Of a cleared panel, or again the same.
-  void set_value(std::byte* panel, std::int64_t input, std::int64_t lane, int value) const {
-    std::byte& byte = panel[code_at(input, lane)];
+  void set_value(std::byte* panel, std::int64_t column, std::int64_t lane, int value) const {
+    std::byte& byte = panel[code_at(column, lane)];
     if (!is_int4_) {
       byte = static_cast<std::byte>(value + kInt8Zero);
-    } else if (is_upper(input)) {
+    } else if (is_upper(column)) {
       byte = (byte & std::byte{15}) | static_cast<std::byte>((value + kInt4Zero) << 4);
     } else {
       byte = (byte & std::byte{0xf0}) | static_cast<std::byte>(value + kInt4Zero);
@@ -57,23 +57,23 @@ class Panel {
   static constexpr int kInt4Zero = 8;
 
  private:
-  static constexpr std::int64_t kGroup = 4;  // inputs of an output that are adjacent
+  static constexpr std::int64_t kGroup = 4;  // columns of a row that are adjacent
 
-  static bool is_upper(std::int64_t input) { return input % kQuantBlock >= kQuantBlock / 2; }
-  static std::int64_t scale_bytes(std::int64_t blocks) { return blocks * kPanelOutputs * 2; }
-  std::int64_t block_bytes() const { return kPanelOutputs * kQuantBlock / (is_int4_ ? 2 : 1); }
+  static bool is_upper(std::int64_t column) { return column % kQuantBlock >= kQuantBlock / 2; }
+  static std::int64_t scale_bytes(std::int64_t blocks) { return blocks * kQuantPanelRows * 2; }
+  std::int64_t block_bytes() const { return kQuantPanelRows * kQuantBlock / (is_int4_ ? 2 : 1); }
   std::int64_t scales_at() const { return blocks_ * block_bytes(); }
   std::int64_t scale_at(std::int64_t block, std::int64_t lane) const {
     return scales_at() + scale_bytes(block) + 2 * lane;
   }
-  std::int64_t code_at(std::int64_t input, std::int64_t lane) const {
-    const std::int64_t in_block = input % (is_int4_ ? kQuantBlock / 2 : kQuantBlock);
-    return input / kQuantBlock * block_bytes() +
-           (in_block / kGroup * kPanelOutputs + lane) * kGroup + in_block % kGroup;
+  std::int64_t code_at(std::int64_t column, std::int64_t lane) const {
+    const std::int64_t in_block = column % (is_int4_ ? kQuantBlock / 2 : kQuantBlock);
+    return column / kQuantBlock * block_bytes() +
+           (in_block / kGroup * kQuantPanelRows + lane) * kGroup + in_block % kGroup;
   }
 
   bool is_int4_;
   std::int64_t blocks_;
 };
 
-}  // namespace adder::cpu
+}  // namespace adder

@@ -9,6 +9,8 @@
 
 namespace adder::test {
 
+inline int multiprocessors() { return cuda::properties(cuda::current_device()).multiprocessors; }
+
 class OnHopper : public OnDevice {
  protected:
   void SetUp() override {

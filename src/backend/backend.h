@@ -22,8 +22,10 @@
 #include <string_view>
 #include <vector>
 
+#include "adder/quantized_matrix.h"
 #include "adder/weight_format.h"
 #include "backend/decode_loop.h"
+#include "core/check.h"
 #include "core/tensor.h"
 
 namespace adder {
@@ -127,6 +129,14 @@ class Backend {
   virtual std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                             const ConstTensorView& bias,
                                                             WeightFormat format) = 0;
+  /// Whether matrices of a format are multiplied with as they are.
+  virtual bool multiplies(WeightFormat format) const { return !is_quantized(format); }
+  /// A matrix of a format that the backend multiplies with, where it lies.
+  virtual std::shared_ptr<const LinearWeight> upload_quantized(const QuantizedMatrix& weight,
+                                                               const ConstTensorView& bias) {
+    static_cast<void>(bias);
+    fail("{}: matrices of {} are not multiplied here", name(), name_of(weight.format()));
+  }
   /// The same matrix as an embedding that was uploaded, `host`, for a head that is tied to it.
   virtual std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
                                                                const ConstTensorView& host,
@@ -168,6 +178,12 @@ class Backend {
   virtual Tensor concat_columns(const Tensor& a, const Tensor& b) = 0;
 
   virtual Tensor embedding(const Tensor& ids, const Tensor& weight) = 0;
+  /// The same from the rows of a quantized head that the embedding is tied to.
+  virtual Tensor tied_embedding(const Tensor& ids, const LinearWeight& head) {
+    static_cast<void>(ids);
+    static_cast<void>(head);
+    fail("{}: embeddings are not taken from a quantized head here", name());
+  }
   /// `weight` may be undefined: all ones.
   virtual Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) = 0;
   /// residual += x, then the norm of the residual stream.

@@ -19,13 +19,14 @@ namespace {
 /// The file's bytes are the tensor.
 bool is_plain(const StoredTensor& stored) {
   const ConstTensorView& view = stored.view;
-  return !stored.blocks && view.is_contiguous() &&
+  return !stored.blocks && !stored.panels && view.is_contiguous() &&
          reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) == 0;
 }
 
 std::int64_t bytes_of(const StoredTensor& stored) {
-  return stored.blocks ? static_cast<std::int64_t>(stored.blocks->bytes.size())
-                       : stored.view.size_bytes();
+  if (stored.blocks) return static_cast<std::int64_t>(stored.blocks->bytes.size());
+  if (stored.panels) return static_cast<std::int64_t>(stored.panels->bytes.size());
+  return stored.view.size_bytes();
 }
 
 /// Copies `source`, whatever its strides and alignment, to `target` in row-major order.
@@ -47,10 +48,24 @@ void copy_elements(const ConstTensorView& source, std::byte* target) {
   }
 }
 
+void decode_panels(const StoredPanels& panels, Tensor& to) {
+  const std::int64_t columns = to.view.dim(1);
+  // The bytes are those of the file, whose owner outlives this.
+  const QuantizedMatrix matrix(panels.format, to.view.dim(0), columns,
+                               {std::shared_ptr<const std::byte>(), panels.bytes.data()});
+  const auto row_size = static_cast<std::size_t>(columns);
+  for (std::int64_t row = 0; row < matrix.rows(); ++row) {
+    matrix.unpack_row(row,
+                      to.span<float>().subspan(static_cast<std::size_t>(row) * row_size, row_size));
+  }
+}
+
 Tensor copied(const StoredTensor& stored) {
   Tensor copy = Tensor::empty(stored.view.dtype, stored.view.dims());
   if (stored.blocks) {
     decode_blocks(stored.blocks->format, stored.blocks->bytes, copy.span<float>());
+  } else if (stored.panels) {
+    decode_panels(*stored.panels, copy);
   } else {
     copy_elements(stored.view, static_cast<std::byte*>(copy.view.data));
   }
@@ -91,6 +106,7 @@ void Checkpoint::Contents::open_folder(const CheckpointLayout& layout) {
     files.push_back(std::move(file));
   }
   check_shards(layout, tensors);
+  join_quantized(tensors);
   config = resolve_config(stated, tensors, layout.source.string());
 }
 
@@ -157,6 +173,7 @@ void Checkpoint::release(std::string_view name) const {
     return;
   }
   if (stored.blocks) contents_->files[stored.file]->release(stored.blocks->bytes);
+  if (stored.panels) contents_->files[stored.file]->release(stored.panels->bytes);
   const std::lock_guard lock(contents_->mutex);
   if (const auto found = contents_->copies.find(name); found != contents_->copies.end()) {
     contents_->copies.erase(found);
@@ -170,6 +187,7 @@ std::vector<std::int64_t> Checkpoint::shape(std::string_view name) const {
 
 std::string_view Checkpoint::stored_format(std::string_view name) const {
   const StoredTensor& stored = contents_->at(name);
+  if (stored.panels) return name_of(stored.panels->format);
   return stored.blocks ? name_of(stored.blocks->format) : name_of(stored.view.dtype);
 }
 
@@ -179,7 +197,21 @@ std::int64_t Checkpoint::stored_bytes(std::string_view name) const {
 
 std::span<const std::byte> Checkpoint::blocks(std::string_view name) const {
   const StoredTensor& stored = contents_->at(name);
+  if (stored.panels) return stored.panels->bytes;
   return stored.blocks ? stored.blocks->bytes : std::span<const std::byte>();
+}
+
+WeightFormat Checkpoint::format(std::string_view name) const {
+  const StoredTensor& stored = contents_->at(name);
+  if (stored.panels) return stored.panels->format;
+  if (stored.blocks) {
+    return stored.blocks->format == BlockFormat::q4_0 ? WeightFormat::int4 : WeightFormat::int8;
+  }
+  return *format_of(stored.view.dtype);  // every tensor has a floating dtype
+}
+
+bool Checkpoint::has_panels(std::string_view name) const {
+  return contents_->at(name).panels.has_value();
 }
 
 std::int64_t Checkpoint::parameter_count() const {

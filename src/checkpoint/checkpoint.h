@@ -10,6 +10,7 @@
 
 #include "adder/model_config.h"
 #include "adder/tensor_view.h"
+#include "adder/weight_format.h"
 
 namespace adder {
 
@@ -54,8 +55,8 @@ class Checkpoint {
   /// this object. Throws adder::Error when there is none of that name.
   ///
   /// Normally this is the mapped file itself. A tensor that was stored strided, or at an odd
-  /// address (safetensors headers may have any length), is copied on first use, and the blocks of a
-  /// block-quantized one are decoded to f32.
+  /// address (safetensors headers may have any length), is copied on first use, and a quantized one
+  /// is decoded to f32.
   ConstTensorView tensor(std::string_view name) const;
   /// Keeps the copy behind such a tensor alive after `release(name)`; null where there is none.
   std::shared_ptr<const void> copy_of(std::string_view name) const;
@@ -65,11 +66,18 @@ class Checkpoint {
 
   // What the file holds, without reading any of it.
   std::vector<std::int64_t> shape(std::string_view name) const;
-  /// "f32", "bf16", ..., or "Q8_0", "Q4_K", ...: see name_of(DType) and name_of(BlockFormat).
+  /// "f32", "bf16", ..., "int8", "int4", or "Q8_0", "Q4_K", ...: see name_of(DType),
+  /// name_of(WeightFormat) and name_of(BlockFormat).
   std::string_view stored_format(std::string_view name) const;
   std::int64_t stored_bytes(std::string_view name) const;
-  /// The blocks of a block-quantized tensor, row after row; empty for any other.
+  /// The blocks of a block-quantized tensor, row after row, or the bytes of a QuantizedMatrix, at
+  /// any address; empty for any other tensor.
   std::span<const std::byte> blocks(std::string_view name) const;
+  /// What the tensor is best kept as: its own dtype, or what a quantized one is or comes nearest
+  /// to, which for Q8_0 and Q4_0 is exact.
+  WeightFormat format(std::string_view name) const;
+  /// Whether `blocks` are those of a QuantizedMatrix of format(name).
+  bool has_panels(std::string_view name) const;
 
   /// Elements and bytes of all tensors, as stored.
   std::int64_t parameter_count() const;

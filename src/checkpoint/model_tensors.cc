@@ -1,10 +1,17 @@
 #include "checkpoint/model_tensors.h"
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
 #include "core/check.h"
 #include "core/quote.h"
 
 namespace adder {
 namespace {
+
+// Of a quantized matrix, see ConfigFields::size.
+constexpr std::int64_t kMaxExtent = std::int64_t{1} << 26;
 
 using Visit = std::function<void(const std::string&, std::vector<std::int64_t>)>;
 
@@ -86,6 +93,49 @@ void add_tensors(ModelTensors& tensors, const TensorTable& table, const std::str
     const auto [found, is_new] = tensors.emplace(canonical, std::move(tensor));
     check(is_new, "{}: tensor {} is the same as {} in {}, expected one of them", source,
           in_quotes(name), in_quotes(found->second.name), found->second.source);
+  }
+}
+
+void join_quantized(ModelTensors& tensors) {
+  for (WeightFormat format : {WeightFormat::int8, WeightFormat::int4}) {
+    const std::string suffix = fmt::format(".{}", name_of(format));
+    std::vector<std::string> names;
+    for (const auto& [name, stored] : tensors) {
+      if (name.ends_with(suffix)) names.push_back(name);
+    }
+    for (const std::string& name : names) {
+      const std::string base = name.substr(0, name.size() - suffix.size());
+      const StoredTensor stored = tensors.at(name);
+      const auto shape = tensors.find(base + ".shape");
+      check(shape != tensors.end(), "{}: tensor {} is there without {}.shape, expected both",
+            stored.source, in_quotes(stored.name), base);
+      const ConstTensorView& view = shape->second.view;
+      check(view.dtype == DType::i64 && view.rank == 1 && view.dim(0) == 2 && view.is_contiguous(),
+            "{}: tensor {} is {} of shape {}, expected i64 of shape (2)", shape->second.source,
+            in_quotes(shape->second.name), name_of(view.dtype), shape_string(view.dims()));
+      std::int64_t extents[2];
+      std::memcpy(extents, view.data, sizeof(extents));
+      check(std::all_of(std::begin(extents), std::end(extents),
+                        [](std::int64_t n) { return n >= 1 && n <= kMaxExtent; }),
+            "{}: tensor {} is ({}, {}), expected extents from 1 to {}", shape->second.source,
+            in_quotes(shape->second.name), extents[0], extents[1], kMaxExtent);
+      const std::int64_t bytes = QuantizedMatrix::bytes(format, extents[0], extents[1]);
+      check(stored.view.dtype == DType::u8 && stored.view.is_contiguous() &&
+                stored.view.numel() == bytes,
+            "{}: tensor {} is {} of shape {}, expected {} bytes for a matrix of shape ({}, {})",
+            stored.source, in_quotes(stored.name), name_of(stored.view.dtype),
+            shape_string(stored.view.dims()), bytes, extents[0], extents[1]);
+      StoredTensor joined = stored;
+      joined.view = ConstTensorView(nullptr, DType::f32, extents);
+      joined.panels = {
+          format,
+          {static_cast<const std::byte*>(stored.view.data), static_cast<std::size_t>(bytes)}};
+      tensors.erase(shape);
+      tensors.erase(name);
+      const auto [found, is_new] = tensors.emplace(base, std::move(joined));
+      check(is_new, "{}: tensor {} is the same as {} in {}, expected one of them", stored.source,
+            in_quotes(stored.name), in_quotes(found->second.name), found->second.source);
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "adder/model_config.h"
+#include "adder/quantized_matrix.h"
 #include "checkpoint/stated_config.h"
 #include "checkpoint/tensor_table.h"
 #include "gguf/block_format.h"
@@ -25,12 +26,19 @@ struct StoredBlocks {
   std::span<const std::byte> bytes;
 };
 
+/// A matrix in the layout of QuantizedMatrix, whose bytes these are, at any address.
+struct StoredPanels {
+  WeightFormat format;
+  std::span<const std::byte> bytes;
+};
+
 /// A tensor and where it came from.
 struct StoredTensor {
-  /// As TensorTable's: may be strided or misaligned. Of a block-quantized tensor this is what its
-  /// blocks stand for, a shape of f32 without data.
+  /// As TensorTable's: may be strided or misaligned. Of a quantized tensor this is what its blocks
+  /// or panels stand for, a shape of f32 without data.
   ConstTensorView view;
   std::optional<StoredBlocks> blocks = {};
+  std::optional<StoredPanels> panels = {};
   std::string name;      // the stored one
   std::string source;    // the file, for errors
   std::size_t file = 0;  // its index among the checkpoint's files
@@ -47,6 +55,11 @@ std::string canonical_name(std::string_view stored_name);
 /// of one. Throws adder::Error when two tensors mean the same.
 void add_tensors(ModelTensors& tensors, const TensorTable& table, const std::string& source,
                  std::size_t file);
+
+/// Makes one tensor NAME of each pair of NAME.int8 or NAME.int4, u8 with the bytes of a
+/// QuantizedMatrix, and NAME.shape, i64 with its rows and columns: how `adder convert` stores
+/// matrices. Throws adder::Error for one without the other, or that do not fit together.
+void join_quantized(ModelTensors& tensors);
 
 /// Calls `visit(name, shape)` for every tensor that a model of this configuration consists of.
 void for_each_tensor(

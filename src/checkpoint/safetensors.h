@@ -46,9 +46,10 @@ struct NamedTensor {
 };
 
 /// Writes a safetensors file, atomically: readers see the old file or the whole new one. Tensors
-/// are ordered by decreasing element size and then by name, and the header is padded, so that every
-/// tensor in the mapped file is aligned to its element size. Throws adder::Error on a repeated or
-/// reserved name, a view that is not contiguous, or a failure of the system.
+/// whose bytes are a multiple of 64 come first, the others by decreasing element size, those of one
+/// kind by name, and the header is padded, so that every tensor in the mapped file is aligned to
+/// its element size and the former to 64 bytes. Throws adder::Error on a repeated or reserved name,
+/// a view that is not contiguous, or a failure of the system.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

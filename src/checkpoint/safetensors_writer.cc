@@ -34,7 +34,14 @@ void validate(const std::filesystem::path& path, const NamedTensor& tensor) {
         path.string(), in_quotes(name));
 }
 
-/// The header with its length in front, padded with spaces so that the data is 8-byte aligned.
+/// What the address of a tensor in the file is a multiple of, if those before it are of as much or
+/// more: 64 for what ends at such a place itself, as panels of quantized matrices do.
+std::size_t alignment_of(const ConstTensorView& view) {
+  const std::size_t element = size_of(view.dtype);
+  return view.size_bytes() % 64 == 0 ? 64 : element;
+}
+
+/// The header with its length in front, padded with spaces so that the data is 64-byte aligned.
 std::string header_text(std::span<const NamedTensor* const> order,
                         const std::map<std::string, std::string>& metadata) {
   json header = json::object();
@@ -49,9 +56,10 @@ std::string header_text(std::span<const NamedTensor* const> order,
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
+  constexpr std::size_t kLength = 8;
+  text.resize((kLength + text.size() + 63) / 64 * 64 - kLength, ' ');
+  std::string length(kLength, '\0');
+  for (std::size_t i = 0; i < kLength; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
   return length + text;
 }
 
@@ -65,8 +73,8 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
     order.push_back(&tensor);
   }
   std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const std::size_t a_bytes = size_of(a->view.dtype);
-    const std::size_t b_bytes = size_of(b->view.dtype);
+    const std::size_t a_bytes = alignment_of(a->view);
+    const std::size_t b_bytes = alignment_of(b->view);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a->name < b->name;
   });
   std::set<std::string_view> names;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "core/check.h"
 
@@ -42,21 +44,43 @@ Tensor WeightLoader::conv_weight(const std::string& name) {
   return backend_.upload_conv_weight(host.view);
 }
 
-// Checkpoints hold floating-point tensors only.
-WeightFormat WeightLoader::format_for(const ConstTensorView& host) const {
-  return format_ ? *format_ : *format_of(host.dtype);
+bool WeightLoader::stays_quantized(const std::string& name) const {
+  return is_quantized(source_.format(name)) && format_for(name) == source_.format(name);
+}
+
+bool may_be_quantized(const ModelConfig& config, std::string_view name) {
+  if (name == "lm_head.weight") return true;
+  if (name == "embedding.weight") return config.tie_embeddings;
+  constexpr std::string_view kLarge[] = {".in_proj.weight", ".out_proj.weight", ".fc1.weight",
+                                         ".fc2.weight"};
+  return std::any_of(std::begin(kLarge), std::end(kLarge),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+WeightFormat WeightLoader::format_for(const std::string& name) const {
+  const WeightFormat stored = source_.format(name);
+  const WeightFormat format = format_.value_or(stored);
+  if (!is_quantized(format)) return format;
+  if (!may_be_quantized(config(), name)) return is_quantized(stored) ? WeightFormat::f32 : stored;
+  // Where integers are not multiplied, 16 bits hold them.
+  return format_ || backend_.multiplies(format) ? format : WeightFormat::bf16;
 }
 
 std::shared_ptr<const LinearWeight> WeightLoader::upload(const std::string& weight,
-                                                         const std::string& bias, bool is_small) {
-  const Tensor host = source_.tensor(weight);
+                                                         const std::string& bias) {
   const Tensor bias_host = !bias.empty() && source_.has(bias) ? source_.tensor(bias) : Tensor();
-  WeightFormat format = format_for(host.view);
-  if (is_small && is_quantized(format)) format = *format_of(host.view.dtype);
-  auto uploaded = backend_.upload_linear(host.view, bias_host.view, format);
-  source_.release(weight);
+  const WeightFormat format = format_for(weight);
+  std::shared_ptr<const LinearWeight> uploaded;
+  const auto as_stored =
+      source_.format(weight) == format ? source_.quantized(weight) : std::nullopt;
+  if (as_stored) {
+    uploaded = backend_.upload_quantized(*as_stored, bias_host.view);
+  } else {
+    uploaded = backend_.upload_linear(source_.tensor(weight).view, bias_host.view, format);
+    source_.release(weight);
+  }
   bytes_per_token_ += uploaded->size_bytes();
-  matrix_flops_ += 2 * host.view.numel();
+  matrix_flops_ += 2 * uploaded->in_features() * uploaded->out_features();
   return uploaded;
 }
 
@@ -64,13 +88,8 @@ std::shared_ptr<const LinearWeight> WeightLoader::linear(const std::string& name
   return upload(name + ".weight", name + ".bias");
 }
 
-std::shared_ptr<const LinearWeight> WeightLoader::small_linear(const std::string& name) {
-  return upload(name + ".weight", name + ".bias", true);
-}
-
-std::shared_ptr<const LinearWeight> WeightLoader::small_linear_without_bias(
-    const std::string& name) {
-  return upload(name + ".weight", "", true);
+std::shared_ptr<const LinearWeight> WeightLoader::linear_without_bias(const std::string& name) {
+  return upload(name + ".weight", "");
 }
 
 Tensor WeightLoader::embedding(const std::string& name) {
@@ -88,7 +107,7 @@ std::shared_ptr<const LinearWeight> WeightLoader::head(const std::string& name) 
 std::shared_ptr<const LinearWeight> WeightLoader::tied_head(const std::string& name,
                                                             const Tensor& embedding) {
   const Tensor host = source_.tensor(name);
-  auto out = backend_.upload_tied_head(embedding, host.view, format_for(host.view));
+  auto out = backend_.upload_tied_head(embedding, host.view, format_for(name));
   source_.release(name);
   bytes_per_token_ += out->size_bytes();
   return out;
@@ -164,7 +183,9 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<Wei
                  const std::function<void(double)>& progress)
     : config_(source.config()) {
   WeightLoader loader(source, backend, format);
-  embedding_ = loader.embedding("embedding.weight");
+  const std::string embedding = "embedding.weight";
+  const bool is_of_head = config_.tie_embeddings && loader.stays_quantized(embedding);
+  if (!is_of_head) embedding_ = loader.embedding(embedding);
   for (std::int64_t i = 0; i < config_.n_layer; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);
     Layer layer;
@@ -179,8 +200,11 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<Wei
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(config_.n_layer + 1));
   }
   final_norm_ = loader.vector("norm_f.weight");
-  head_ = config_.tie_embeddings ? loader.tied_head("embedding.weight", embedding_)
-                                 : loader.head("lm_head.weight");
+  if (!config_.tie_embeddings) {
+    head_ = loader.head("lm_head.weight");
+  } else {
+    head_ = is_of_head ? loader.head(embedding) : loader.tied_head(embedding, embedding_);
+  }
   bytes_per_token_ = loader.bytes_per_token();
   flops_per_token_ = loader.matrix_flops() + config_.n_layer * scan_flops(config_);
   if (progress) progress(1.0);
@@ -197,7 +221,8 @@ Tensor Network::mlp(Backend& backend, const Layer& layer, const Tensor& x, Tenso
 
 Tensor Network::forward(Backend& backend, const Tensor& ids, const Sequences& sequences,
                         NetworkState& state, const Observer& observer) const {
-  Tensor residual = backend.embedding(ids, embedding_);
+  Tensor residual = embedding_.defined() ? backend.embedding(ids, embedding_)
+                                         : backend.tied_embedding(ids, *head_);
   if (observer) observer(0, residual);
   Tensor branch;  // what of the last mixer or MLP is still to be added to the residual stream
   const auto norm = [&](const Tensor& weight) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.h"
@@ -38,6 +39,10 @@ class Mixer {
                          const Sequences& sequences) const = 0;
 };
 
+/// Whether a tensor, by its canonical name, is a matrix that may be held as integers: the large
+/// ones. Small projections of Mamba-1 (x_proj, dt_proj), on which its time steps depend, are not.
+bool may_be_quantized(const ModelConfig& config, std::string_view name);
+
 /// Loads one layer's weights: uploads tensors by their name inside the layer's mixer.
 class WeightLoader {
  public:
@@ -53,10 +58,10 @@ class WeightLoader {
   Tensor conv_weight(const std::string& name);
   /// The matrix `name`.weight with the bias `name`.bias if there is one.
   std::shared_ptr<const LinearWeight> linear(const std::string& name);
-  /// Small ones that much depends on, which stay floating-point numbers in any case.
-  std::shared_ptr<const LinearWeight> small_linear(const std::string& name);
-  std::shared_ptr<const LinearWeight> small_linear_without_bias(const std::string& name);
+  std::shared_ptr<const LinearWeight> linear_without_bias(const std::string& name);
   Tensor embedding(const std::string& name);
+  /// Whether a matrix is stored quantized and kept so: then an embedding is rows of the tied head.
+  bool stays_quantized(const std::string& name) const;
   /// The head, a matrix of its own.
   std::shared_ptr<const LinearWeight> head(const std::string& name);
   /// The head that is the embedding's matrix.
@@ -69,9 +74,8 @@ class WeightLoader {
   std::int64_t matrix_flops() const { return matrix_flops_; }
 
  private:
-  std::shared_ptr<const LinearWeight> upload(const std::string& weight, const std::string& bias,
-                                             bool is_small = false);
-  WeightFormat format_for(const ConstTensorView& host) const;
+  std::shared_ptr<const LinearWeight> upload(const std::string& weight, const std::string& bias);
+  WeightFormat format_for(const std::string& name) const;
 
   const WeightSource& source_;
   Backend& backend_;
@@ -118,7 +122,7 @@ class Network {
   Tensor mlp(Backend& backend, const Layer& layer, const Tensor& x, Tensor& residual) const;
 
   ModelConfig config_;
-  Tensor embedding_;
+  Tensor embedding_;  ///< undefined: rows of the head
   std::vector<Layer> layers_;
   Tensor final_norm_;
   std::shared_ptr<const LinearWeight> head_;

@@ -31,6 +31,19 @@ class CheckpointWeights final : public WeightSource {
     if (owner == nullptr) owner = checkpoint_;
     return {shared, std::const_pointer_cast<void>(owner)};
   }
+  WeightFormat format(const std::string& name) const override { return checkpoint_->format(name); }
+  std::optional<QuantizedMatrix> quantized(const std::string& name) const override {
+    if (!checkpoint_->has_panels(name)) return std::nullopt;
+    const auto bytes = checkpoint_->blocks(name);
+    std::shared_ptr<const std::byte> storage(checkpoint_, bytes.data());
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) {
+      const std::shared_ptr<std::byte> copy = allocate_host(bytes.size());
+      std::copy(bytes.begin(), bytes.end(), copy.get());
+      storage = copy;
+    }
+    const auto shape = checkpoint_->shape(name);
+    return QuantizedMatrix(checkpoint_->format(name), shape[0], shape[1], std::move(storage));
+  }
   void release(const std::string& name) const override { checkpoint_->release(name); }
   // The tensor, or the bytes of its blocks.
   Tensor stored(const std::string& name) const {
@@ -107,8 +120,10 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
                     .states = state_dtype(options.state_dtype),
                     .nthreads = options.nthreads});
   impl->parameter_count = parameter_count;
-  impl->weight_format =
-      format ? *format : *format_of(source.tensor("layers.0.mixer.in_proj.weight").view.dtype);
+  impl->weight_format = format.value_or(source.format("layers.0.mixer.in_proj.weight"));
+  if (!format && !backend->multiplies(impl->weight_format)) {
+    impl->weight_format = WeightFormat::bf16;  // see WeightLoader
+  }
   backend->check_room(weight_bytes(parameter_count, impl->weight_format), "the weights");
   impl->network = std::make_unique<Network>(source, *backend, format, options.progress);
   if (options.piece_tokens > 0) impl->piece_tokens = options.piece_tokens;

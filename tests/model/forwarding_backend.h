@@ -36,6 +36,11 @@ class ForwardingBackend : public Backend {
                                                        WeightFormat format) override {
     return other_.upload_tied_head(embedding, host, format);
   }
+  bool multiplies(WeightFormat format) const override { return other_.multiplies(format); }
+  std::shared_ptr<const LinearWeight> upload_quantized(const QuantizedMatrix& weight,
+                                                       const ConstTensorView& bias) override {
+    return other_.upload_quantized(weight, bias);
+  }
   Tensor zeros(std::span<const std::int64_t> dims) override { return other_.zeros(dims); }
   Tensor new_activations(std::span<const std::int64_t> dims) override {
     return other_.new_activations(dims);
@@ -62,6 +67,9 @@ class ForwardingBackend : public Backend {
   }
   Tensor embedding(const Tensor& ids, const Tensor& weight) override {
     return other_.embedding(ids, weight);
+  }
+  Tensor tied_embedding(const Tensor& ids, const LinearWeight& head) override {
+    return other_.tied_embedding(ids, head);
   }
   Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) override {
     return other_.rms_norm(x, weight, epsilon);

@@ -10,6 +10,7 @@ Command add_score(CLI::App& root);
 Command add_logits(CLI::App& root);
 Command add_tokenize(CLI::App& root);
 Command add_inspect(CLI::App& root);
+Command add_convert(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_tune(CLI::App& root);
 

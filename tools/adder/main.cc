@@ -111,8 +111,8 @@ int run(int argc, char** argv) {
   root.set_version_flag("--version", version_line(), "Show the version");
   root.set_help_flag("-h,--help", "Show this help");
   const std::vector<Command> commands = {add_generate(root), add_score(root),   add_logits(root),
-                                         add_tokenize(root), add_inspect(root), add_bench(root),
-                                         add_tune(root)};
+                                         add_tokenize(root), add_inspect(root), add_convert(root),
+                                         add_bench(root),    add_tune(root)};
   if (argc < 2) {
     fmt::print(stderr, "{}", root.help());
     return kWrongUsage;

@@ -100,6 +100,11 @@ std::shared_ptr<const LinearWeight> CpuBackend::upload_linear(const ConstTensorV
   return std::make_shared<CpuLinearWeight>(packed(), bias.defined() ? upload(bias) : Tensor());
 }
 
+std::shared_ptr<const LinearWeight> CpuBackend::upload_quantized(const QuantizedMatrix& weight,
+                                                                 const ConstTensorView& bias) {
+  return std::make_shared<CpuLinearWeight>(weight, bias.defined() ? upload(bias) : Tensor());
+}
+
 Tensor CpuBackend::upload_conv_weight(const ConstTensorView& weight) {
   // Memory holds (width, channels), the view is (channels, width): the kernel's fast path.
   const std::int64_t channels = weight.dim(0);
@@ -179,6 +184,20 @@ Tensor CpuBackend::concat_columns(const Tensor& a, const Tensor& b) {
 Tensor CpuBackend::embedding(const Tensor& ids, const Tensor& weight) {
   Tensor y = matrix(ids.view.dim(0), weight.view.dim(1));
   cpu::embedding({.ids = ids.view, .weight = weight.view, .y = y.view}, pool_);
+  return y;
+}
+
+Tensor CpuBackend::tied_embedding(const Tensor& ids, const LinearWeight& head) {
+  const auto& rows = std::get<QuantizedMatrix>(static_cast<const CpuLinearWeight&>(head).packed());
+  const std::int64_t ntokens = ids.view.dim(0);
+  Tensor y = matrix(ntokens, rows.columns());
+  constexpr std::int64_t kTokenGrain = 8;
+  pool_.parallel_for(ntokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      rows.unpack_row(ids.as<std::int32_t>()[t], {y.as<float>() + t * rows.columns(),
+                                                  static_cast<std::size_t>(rows.columns())});
+    }
+  });
   return y;
 }
 

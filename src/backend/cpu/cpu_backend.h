@@ -22,6 +22,9 @@ class CpuBackend final : public Backend {
   std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                     const ConstTensorView& bias,
                                                     WeightFormat format) override;
+  bool multiplies(WeightFormat /*format*/) const override { return true; }
+  std::shared_ptr<const LinearWeight> upload_quantized(const QuantizedMatrix& weight,
+                                                       const ConstTensorView& bias) override;
   Tensor upload_conv_weight(const ConstTensorView& weight) override;
 
   Tensor zeros(std::span<const std::int64_t> dims) override;
@@ -36,6 +39,7 @@ class CpuBackend final : public Backend {
   Tensor concat_columns(const Tensor& a, const Tensor& b) override;
 
   Tensor embedding(const Tensor& ids, const Tensor& weight) override;
+  Tensor tied_embedding(const Tensor& ids, const LinearWeight& head) override;
   Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) override;
   Tensor add_rms_norm(Tensor& residual, const Tensor& x, const Tensor& weight,
                       float epsilon) override;

@@ -318,6 +318,10 @@ TEST(CliBench, ModelIsTimed) {
   EXPECT_EQ(results["decode"][1]["position"], 600);
   for (const Json& decode : results["decode"]) {
     EXPECT_GT(decode["tokens_per_s"].get<double>(), 0);
+    // None of the four samples is of a token that was there already: no memory is so fast.
+    EXPECT_GT(decode["p10_s"].get<double>(), decode["bytes"].get<double>() / 2e13);
+    EXPECT_GE(decode["p90_s"], decode["median_s"]);
+    EXPECT_GE(decode["mean_s"], decode["p10_s"]);
     EXPECT_GT(decode["percent_of_bound"].get<double>(), 0);
   }
   for (const char* name : {"load_s", "first_token_s", "peak_rss_bytes"}) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 
@@ -191,14 +192,14 @@ class Run {
   };
 
   void take_turn(Decoding& decoding, std::int64_t tokens) const {
-    const GenerateOptions greedy{.max_tokens = device_ ? tokens + 1 : tokens,
-                                 .sampling = {.temperature = 0},
-                                 .stop_at_eos = false};
+    // From the first token on: what comes before it, such as the start of a device's loop, is none
+    // of them.
+    const GenerateOptions greedy{
+        .max_tokens = tokens + 1, .sampling = {.temperature = 0}, .stop_at_eos = false};
     Generation generation = decoding.session.generate(greedy);
     auto token = generation.begin();
     StopWatch watch;
     if (device_) {
-      // From the first token on: the start of the loop is none of them.
       const double cpu_before = cpu_seconds();
       for (std::int64_t i = 0; i < tokens; ++i) ++token;
       const double seconds = watch.seconds();
@@ -207,8 +208,8 @@ class Run {
       decoding.cpu_s += cpu_seconds() - cpu_before;
       return;
     }
-    watch = {};
-    for (; token != generation.end(); ++token) {
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      ++token;
       decoding.samples.push_back(watch.seconds());
       watch = {};
     }
@@ -217,11 +218,14 @@ class Run {
   /// Of a step of `batch` sequences, from seconds.
   Json decode_result(std::int64_t batch, const std::vector<double>& samples) const {
     const double median_s = quantile(samples, 0.5);
+    const double mean_s = std::accumulate(samples.begin(), samples.end(), 0.0) /
+                          static_cast<double>(samples.size());
     const double bytes = static_cast<double>(model_.bytes_per_token()) +
                          2 * static_cast<double>(batch * model_.state_bytes());
     return {{"batch", batch},
             {"tokens", options_.decode},
             {"median_s", median_s},
+            {"mean_s", mean_s},
             {"p10_s", quantile(samples, 0.1)},
             {"p90_s", quantile(samples, 0.9)},
             {"tokens_per_s", static_cast<double>(batch) / median_s},

@@ -1,4 +1,4 @@
-"""What `adder bench` measures on a GPU, for scripts."""
+"""What `adder bench` measures, for scripts."""
 
 import json
 import subprocess
@@ -10,14 +10,14 @@ class Failure(Exception):
     """What went wrong, in one sentence for the user."""
 
 
-def report_of(adder, benchmark, options):
-    """The report of `adder bench` on the CUDA device; benchmark: such as ["op", "linear"]."""
+def report_of(adder, benchmark, options, device="cuda", quiet=False):
+    """The report of `adder bench` on the device; benchmark: such as ["op", "linear"]."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "adder.json"
-        command = [str(adder), "bench", *benchmark, "--device", "cuda", *options, "--json",
+        command = [str(adder), "bench", *benchmark, "--device", device, *options, "--json",
                    str(file)]
         try:
-            code = subprocess.run(command).returncode
+            code = subprocess.run(command, stdout=subprocess.DEVNULL if quiet else None).returncode
         except OSError as error:
             raise Failure(f"{adder} does not run: {error.strerror}") from error
         if code != 0:

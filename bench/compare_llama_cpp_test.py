@@ -39,6 +39,7 @@ if arguments[1] == "model":
         seen.add(n)
     decode = [dict(tokens=int(option("--decode")), median_s=1.0, mean_s=0.01 * slow, bytes=26e6)]
     assert option("--repeat") == "1"
+    report["model"] = dict(dtype="int8")
     report["results"] = dict(prefill=prefill, decode=decode, load_s=0.25, first_token_s=0.5,
                              peak_rss_bytes=1000 + count)
 with open(option("--json"), "w") as out:
@@ -69,7 +70,7 @@ if n:
 def figures_of(prefill, decode, bytes_held=1):
     return {"seconds": {("prefill", 512): prefill, ("decode", 64): decode},
             "work": {("prefill", 512): {"flops": 1e9}, ("decode", 64): {"bytes": 1e8}},
-            "load_s": 0.5, "first_token_s": 2.0, "peak_rss_bytes": bytes_held}
+            "dtype": "int4", "load_s": 0.5, "first_token_s": 2.0, "peak_rss_bytes": bytes_held}
 
 
 class Rows(unittest.TestCase):
@@ -88,6 +89,7 @@ class Rows(unittest.TestCase):
                                               [figures_of(2.0, 0.3, 4), figures_of(2.0, 0.3, 5)])
         self.assertEqual((prefill["what"], prefill["tokens"], prefill["speedup"]),
                          ("prefill", 512, 4))
+        self.assertEqual({row["ours_dtype"] for row in (prefill, decode, load)}, {"int4"})
         self.assertEqual((prefill["ours_tokens_per_s"], prefill["llama_tokens_per_s"]), (1024, 256))
         self.assertAlmostEqual(decode["llama_tokens_per_s"], 1 / 0.3)
         self.assertEqual((load["what"], load["file_bytes"], load["ours_load_ms"], load["speedup"]),

@@ -19,7 +19,7 @@ def own_figures(report):
     decode = results["decode"][0]
     seconds["decode", decode["tokens"]] = decode["mean_s"]
     work["decode", decode["tokens"]] = {"bytes": decode["bytes"]}
-    return {"seconds": seconds, "work": work, "load_s": results["load_s"],
+    return {"seconds": seconds, "work": work, "dtype": report["model"]["dtype"], "load_s": results["load_s"],
             "first_token_s": results["first_token_s"],
             "peak_rss_bytes": results["peak_rss_bytes"]}
 
@@ -37,16 +37,17 @@ def comparison_of(ours, theirs):
 
 def rows_of(model, format_name, file_bytes, ours, theirs):
     """A row for each prompt, for decoding and for loading, of the figures of each round."""
+    same = {"model": model, "format": format_name, "ours_dtype": ours[0]["dtype"]}
     rows = []
     for what, tokens in ours[0]["seconds"]:
-        row = {"model": model, "format": format_name, "what": what, "tokens": tokens}
+        row = same | {"what": what, "tokens": tokens}
         row |= comparison_of(*([figures["seconds"][what, tokens] for figures in rounds]
                                for rounds in (ours, theirs)))
         count = tokens if what == "prefill" else 1
         row |= {f"{name}_tokens_per_s": 1e3 * count / row[f"{name}_ms"]
                 for name in ("ours", "llama")}
         rows.append(row | ours[0]["work"][what, tokens])
-    row = {"model": model, "format": format_name, "what": "load", "file_bytes": file_bytes}
+    row = same | {"what": "load", "file_bytes": file_bytes}
     row |= comparison_of(*([figures["first_token_s"] for figures in rounds]
                            for rounds in (ours, theirs)))
     row["ours_load_ms"] = 1e3 * median(figures["load_s"] for figures in ours)

@@ -218,8 +218,8 @@ class Run {
   /// Of a step of `batch` sequences, from seconds.
   Json decode_result(std::int64_t batch, const std::vector<double>& samples) const {
     const double median_s = quantile(samples, 0.5);
-    const double mean_s = std::accumulate(samples.begin(), samples.end(), 0.0) /
-                          static_cast<double>(samples.size());
+    const double mean_s =
+        std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
     const double bytes = static_cast<double>(model_.bytes_per_token()) +
                          2 * static_cast<double>(batch * model_.state_bytes());
     return {{"batch", batch},

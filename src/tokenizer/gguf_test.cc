@@ -97,7 +97,7 @@ std::vector<std::string> texts() {
   const std::vector<std::string> pieces = {
       "the",  " ",    "  ", "\n",  "\t",       "Snake", "'s", "'LL",          "12",
       "7",    "3456", "!",  "...", "\xc3\xa9", "$",     "`",  "\xe4\xb8\xad", "a",
-      "\r\n", "|^~",  "_",  "an",  " 888",     "x1y2",  "e",  "<s>"};
+      "\r\n", "|^~",  "_",  "an",  " 888",     "x1y2",  "e",  "<s>",          "\xd0\xb2"};
   test::Random random;
   for (int i = 0; i < 2000; ++i) {
     std::string text;
@@ -158,8 +158,19 @@ TEST(GgufTokenizer, PatternsBeforeThoseOfGpt2) {
   expect("falcon", {punctuation, byte_level(true), words("[0-9]{3}")});
   expect("smollm", {each_digit, byte_level(true)});
   expect("starcoder", {each_digit, byte_level(true)});
-  // As Falcon's, without the backtick among the punctuation, and with digits apart.
-  expect("default", {words("[\\p{P}$+<=>^~|]+"), byte_level(true), digits, words("[0-9]{3}")});
+  // A token of two bytes, whose second has a superscript for a symbol, and one of a space and a
+  // digit.
+  document["model"]["vocab"]["\xc3\x90\xc2\xb2"] = 400;
+  document["model"]["vocab"]["\xc4\xa0" + std::string("7")] = 401;
+  document["model"]["merges"].push_back("\xc3\x90 \xc2\xb2");
+  document["model"]["merges"].push_back("\xc4\xa0 7");
+  EXPECT_EQ(load(gpt2_file(document, "default")).encode("\xd0\xb2"), std::vector<int>{400});
+  // As Falcon's, without the backtick among the punctuation, and with digits apart. Superscripts
+  // are digits, and among the symbols of bytes: so bytes become symbols last.
+  const std::string gpt2 =
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+  expect("default",
+         {words("[\\p{P}$+<=>^~|]+"), words(gpt2), digits, words("[0-9]{3}"), byte_level(false)});
 }
 
 TEST(GgufTokenizer, PatternsOfCl100k) {
@@ -250,7 +261,7 @@ GgufBuilder llama_file(Tokens& tokens, std::vector<float>& scores) {
   }
   const std::string space = "\xe2\x96\x81";
   for (const std::string& token :
-       {std::string("ab"), std::string("aa"), std::string("bc"), std::string("aab"),
+       {std::string("ab"), std::string("aa"), std::string("bc"), std::string("bb"),
         std::string("abc"), space + "a", std::string("aaa"), space + "ab", space + space,
         std::string("abab"), std::string("aaaa"), std::string("a"), std::string("b"),
         std::string("c"), space}) {

@@ -6,9 +6,6 @@
 namespace adder::text {
 namespace {
 
-// The pattern of GPT-2's paper code, which ByteLevel stands for.
-constexpr std::string_view kByteLevelPattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 // Words, with joiners inside them, or runs of neither words nor whitespace.
 constexpr std::string_view kWordsPattern =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}]+|)"
@@ -18,7 +15,7 @@ constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
 
 /// Most files use this pattern: it is compiled once.
 const Regex& byte_level_regex() {
-  static const Regex regex(kByteLevelPattern, "tokenizer: a pattern");
+  static const Regex regex(kGpt2Pattern, "tokenizer: a pattern");
   return regex;
 }
 

@@ -2,12 +2,17 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokenizer/json_node.h"
 #include "tokenizer/splitter.h"
 
 namespace adder::text {
+
+/// The pattern of GPT-2's paper code, which ByteLevel stands for.
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 /// When a text gets a prefix that it does not start with yet.
 enum class PrefixScheme {

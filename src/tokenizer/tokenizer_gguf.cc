@@ -31,9 +31,9 @@ Json words(std::string_view pattern) {
           {"invert", false}};
 }
 
-/// Bytes as symbols, after cutting by the pattern of GPT-2 if that is wanted.
-Json byte_level(bool cuts) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", cuts}};
+/// Bytes as symbols.
+Json byte_level() {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
 }
 
 Json sequence(const char* key, std::vector<Json> parts) {
@@ -42,7 +42,7 @@ Json sequence(const char* key, std::vector<Json> parts) {
 
 /// What the key `pre` stands for.
 struct Pre {
-  std::vector<Json> stages;
+  std::vector<std::string> patterns;  ///< each cuts what those before it have left
   bool ignore_merges = false;
   bool adds_bos = false;  ///< unless the file says otherwise
 };
@@ -58,29 +58,23 @@ Pre parse_pre(std::string_view name, const GgufFile& file) {
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  const std::string one_digit = R"(\p{N})";
+  const std::string gpt2(kGpt2Pattern);
+  const std::string digit = R"(\p{N})";
   const std::string three_digits = "[0-9][0-9][0-9]";
-  if (is_one_of({"gpt-2", "phi-2", "mpt", "olmo", "jais"})) return {.stages = {byte_level(true)}};
+  if (is_one_of({"gpt-2", "phi-2", "mpt", "olmo", "jais"})) return {.patterns = {gpt2}};
   if (is_one_of({"starcoder", "refact", "command-r", "smollm", "codeshell"})) {
-    return {.stages = {words(one_digit), byte_level(true)}};
+    return {.patterns = {digit, gpt2}};
   }
   if (name == "falcon") {
-    return {.stages = {words(R"([\p{P}$+<=>^~|`]+)"), byte_level(true), words(three_digits)}};
+    return {.patterns = {R"([\p{P}$+<=>^~|`]+)", gpt2, three_digits}};
   }
   if (is_one_of({"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1"})) {
-    return {.stages = {words(cl100k_pattern(R"(\p{N}{1,3})")), byte_level(false)},
-            .ignore_merges = true,
-            .adds_bos = true};
+    return {.patterns = {cl100k_pattern(R"(\p{N}{1,3})")}, .ignore_merges = true, .adds_bos = true};
   }
-  if (is_one_of({"dbrx", "smaug-bpe"})) {
-    return {.stages = {words(cl100k_pattern(R"(\p{N}{1,3})")), byte_level(false)}};
-  }
-  if (is_one_of({"qwen2", "stablelm2"})) {
-    return {.stages = {words(cl100k_pattern(one_digit)), byte_level(false)}};
-  }
+  if (is_one_of({"dbrx", "smaug-bpe"})) return {.patterns = {cl100k_pattern(R"(\p{N}{1,3})")}};
+  if (is_one_of({"qwen2", "stablelm2"})) return {.patterns = {cl100k_pattern(digit)}};
   if (name == "default") {
-    return {.stages = {words(R"([\p{P}$+<=>^~|]+)"), byte_level(true), words(R"(\p{N}+)"),
-                       words(three_digits)}};
+    return {.patterns = {R"([\p{P}$+<=>^~|]+)", gpt2, R"(\p{N}+)", three_digits}};
   }
   fail("{}: {} is {}, a way of cutting text into words that is not supported", file.source(), kPre,
        in_quotes(name));
@@ -202,13 +196,16 @@ void read_merges(const GgufFile& file, Bpe& bpe) {
 TokenizerParts read_gpt2(const GgufFile& file) {
   const Pre pre = parse_pre(file.text(kPre).value_or("default"), file);
   const TokenList tokens(file);
+  std::vector<Json> stages;
+  for (const std::string& pattern : pre.patterns) stages.push_back(words(pattern));
+  stages.push_back(byte_level());  // last: some symbols of bytes are letters and digits
   TokenizerParts parts{
       .file = file.source(),
       .normalizer = {},
-      .pre_tokenizer = component<PreTokenizer>(sequence("pretokenizers", pre.stages), file),
+      .pre_tokenizer = component<PreTokenizer>(sequence("pretokenizers", stages), file),
       .bpe = Bpe(tokens.vocabulary(), {.ignore_merges = pre.ignore_merges}),
       .post_processor = read_post_processor(file, tokens, pre.adds_bos),
-      .decoder = component<Decoder>(byte_level(true), file),
+      .decoder = component<Decoder>(byte_level(), file),
       .added_tokens = tokens.added_tokens()};
   read_merges(file, parts.bpe);
   return parts;

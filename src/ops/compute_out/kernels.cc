@@ -21,9 +21,10 @@ template <int R, int V>
 ADDER_TILE void score_tile(const ScoreTile& t, std::int64_t i, std::int64_t j) {
   F32 acc[R][V] = {};
   accumulate<R, V>(acc, t.C + i * t.C_stride, t.C_stride, 1, t.B + j, t.stride, t.dstate);
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) store(t.scores + (i + r) * t.stride + j + v * kLanes, acc[r][v]);
-  }
+  float* scores = t.scores + i * t.stride + j;
+  unroll<0, R * V>([&](auto n) __attribute__((always_inline)) {
+    store(scores + n.value / V * t.stride + n.value % V * kLanes, acc[n.value / V][n.value % V]);
+  });
 }
 
 void scores(const ScoreTile& t) {
@@ -100,13 +101,13 @@ ADDER_TILE void out_tile(const OutTile& t, std::int64_t i, std::int64_t column) 
   if (t.state != nullptr) {
     accumulate<R, V>(acc, t.C + i * t.C_stride, t.C_stride, 1, t.state + column, t.columns,
                      t.dstate);
-    for (int r = 0; r < R; ++r) {
-      const F32 decay = set1(t.decays[i + r]);
-      for (int v = 0; v < V; ++v) {
-        acc[r][v] *= decay;
-        pin(acc[r][v]);
-      }
-    }
+    unroll<0, R>([&](auto r) __attribute__((always_inline)) {
+      const F32 decay = set1(t.decays[i + r.value]);
+      unroll<0, V>([&](auto v) __attribute__((always_inline)) {
+        acc[r.value][v.value] *= decay;
+        pin(acc[r.value][v.value]);
+      });
+    });
   }
   const float* weights = t.weights + i * t.stride;
   accumulate<R, V>(acc, weights, t.stride, 1, t.x + column, t.columns, i);
@@ -121,6 +122,18 @@ ADDER_TILE void out_tile(const OutTile& t, std::int64_t i, std::int64_t column) 
       });
     });
   });
+  if (t.D != nullptr && t.z == nullptr && column + V * kLanes <= t.headdim) {
+    // The common case, from registers: what `finish` does.
+    T* y = static_cast<T*>(t.y) + i * t.y_stride + column;
+    const float* x = t.x + i * t.columns + column;
+    unroll<0, R * V>([&](auto n) __attribute__((always_inline)) {
+      constexpr int r = n.value / V;
+      constexpr int c = n.value % V * kLanes;
+      const F32 D = t.D_has_headdim ? load(t.D + column + c) : set1(*t.D);
+      store(y + r * t.y_stride + c, fma(D, load(x + r * t.columns + c), acc[r][n.value % V]));
+    });
+    return;
+  }
   alignas(64) float tile[R * V * kLanes];
   unroll<0, R * V>([&](auto n) __attribute__((always_inline)) {
     store(tile + n.value * kLanes, acc[n.value / V][n.value % V]);

@@ -18,20 +18,21 @@ template <int R, int V>
 ADDER_TILE void update_tile(const StateUpdateTile& t, float decay, std::int64_t row,
                             std::int64_t column) {
   F32 acc[R][V];
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) {
-      const std::int64_t offset = (row + r) * t.columns + column + v * kLanes;
-      acc[r][v] = t.state == nullptr ? zero() : load(t.state + offset) * set1(decay);
-      pin(acc[r][v]);
-    }
-  }
+  const float* state = t.state == nullptr ? nullptr : t.state + row * t.columns + column;
+  unroll<0, R * V>([&](auto n) __attribute__((always_inline)) {
+    constexpr int r = n.value / V;
+    constexpr int v = n.value % V;
+    acc[r][v] = state == nullptr ? zero() : load(state + r * t.columns + v * kLanes) * set1(decay);
+    pin(acc[r][v]);
+  });
   accumulate<R, V>(acc, t.B + row * t.B_stride, t.B_stride, 1, t.weighted_x + column, t.columns,
                    t.length);
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) {
-      store(t.next_state + (row + r) * t.columns + column + v * kLanes, acc[r][v]);
-    }
-  }
+  float* next_state = t.next_state + row * t.columns + column;
+  unroll<0, R * V>([&](auto n) __attribute__((always_inline)) {
+    constexpr int r = n.value / V;
+    constexpr int v = n.value % V;
+    store(next_state + r * t.columns + v * kLanes, acc[r][v]);
+  });
 }
 
 void update(const StateUpdateTile& t) {

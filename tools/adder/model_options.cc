@@ -41,9 +41,10 @@ std::filesystem::path bundled_model() {
 }  // namespace
 
 void ModelOptions::add_path_to(CLI::App& app) {
-  app.add_option("-m,--model", path,
-                 "Checkpoint: a folder with config.json and weights, or a weight file in it "
-                 "(default: the bundled model)")
+  app.add_option(
+         "-m,--model", path,
+         "Checkpoint: a folder with config.json and weights, a weight file in it, or a GGUF "
+         "file (default: the bundled model)")
       ->option_text("DIR|FILE");
 }
 

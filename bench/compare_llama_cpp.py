@@ -120,7 +120,8 @@ class Comparison:
                 take_turn()
             say(f"{file.name}, round {round_index + 1} of {self.options.rounds}: "
                 + ", ".join(f"{what} {tokens} {theirs[-1]['seconds'][what, tokens] / seconds:.2f}x"
-                            for (what, tokens), seconds in ours[-1]["seconds"].items()))
+                            for (what, tokens), seconds in ours[-1]["seconds"].items())
+                + f"; llama.cpp had {100 * theirs[-1]['cpu']:.0f} % of the cores")
         self.rows += table.rows_of(model, format_name, file.stat().st_size, ours, theirs)
 
     def write(self):

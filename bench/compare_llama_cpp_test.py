@@ -70,7 +70,8 @@ if n:
 def figures_of(prefill, decode, bytes_held=1):
     return {"seconds": {("prefill", 512): prefill, ("decode", 64): decode},
             "work": {("prefill", 512): {"flops": 1e9}, ("decode", 64): {"bytes": 1e8}},
-            "dtype": "int4", "load_s": 0.5, "first_token_s": 2.0, "peak_rss_bytes": bytes_held}
+            "dtype": "int4", "load_s": 0.5, "first_token_s": 2.0, "peak_rss_bytes": bytes_held,
+            "cpu": 0.9 - bytes_held / 10}
 
 
 class Rows(unittest.TestCase):
@@ -94,6 +95,7 @@ class Rows(unittest.TestCase):
         self.assertAlmostEqual(decode["llama_tokens_per_s"], 1 / 0.3)
         self.assertEqual((load["what"], load["file_bytes"], load["ours_load_ms"], load["speedup"]),
                          ("load", 7, 500, 1))
+        self.assertAlmostEqual(load["llama_cpu"], 0.45)
         self.assertEqual((load["ours_peak_rss_bytes"], load["llama_peak_rss_bytes"]), (3, 5))
         shares = table.with_shares([prefill, decode, load],
                                    {"dram_read_gb_per_s": 4, "linear_gflop_per_s": 10})
@@ -113,14 +115,16 @@ class Rows(unittest.TestCase):
             row("mamba2-130m", "f32", "decode", speedup=6, of_bandwidth=0.9),
             row("mamba2-370m", "f32", "prefill", speedup=1, of_gemm_rate=0.1),
             row("mamba-130m", "f32", "prefill", speedup=9, of_gemm_rate=0.1),
-            row("mamba-130m", "q8_0", "prefill", speedup=8, of_gemm_rate=0.1)])
+            row("mamba-130m", "q8_0", "prefill", speedup=8, of_gemm_rate=0.1),
+            row("mamba-130m", "q8_0", "load", speedup=1, llama_cpu=0.9),
+            row("mamba-130m", "f32", "load", speedup=1, llama_cpu=0.8)])
         self.assertEqual(summary, {
             "mamba2_130m_prefill_speedup_f32": 3, "mamba2_130m_prefill_speedup_bf16": None,
             "mamba2_130m_prefill_speedup_int8": None, "mamba2_130m_prefill_speedup_q4": 2,
             "mamba2_130m_decode_speedup_f32": 6, "mamba2_130m_decode_speedup_bf16": None,
             "mamba2_130m_decode_speedup_int8": 7, "mamba2_130m_decode_speedup_q4": None,
             "mamba_130m_prefill_speedup": 8, "decode_of_bandwidth": 0.8,
-            "prefill_of_gemm_rate": 0.5})
+            "prefill_of_gemm_rate": 0.5, "llama_cpu": 0.8})
 
     def test_peaks_are_the_best_that_was_measured(self):
         self.assertEqual(table.peaks_of([{"cpu": "a", "dram_read_gb_per_s": 1, "threads": 2},

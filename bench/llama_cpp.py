@@ -90,7 +90,8 @@ def package_version(path, work):
 def run(bench, file, threads, prefill=(), decode=0, warm_up=True):
     """Runs each test once, after one to warm up. Returns the seconds by (tokens of the prompt,
     tokens after it), those from the start of the process until the first reply, the most bytes of
-    memory that it held, and the commit that it was built from."""
+    memory that it held, its processor time over that of as many cores as it has threads, and the
+    commit that it was built from."""
     command = [str(bench), "-m", str(file), "-t", str(threads), "-r", "1", "-o", "jsonl",
                "-p", ",".join(map(str, prefill)) or "0", "-n", str(decode)]
     if not warm_up:
@@ -110,6 +111,7 @@ def run(bench, file, threads, prefill=(), decode=0, warm_up=True):
         # Unlike Popen.wait, it tells what this child used, not all of them together; of memory at
         # least what the process that started it held.
         _, status, usage = os.wait4(process.pid, 0)
+        cores_s = threads * (time.monotonic() - start)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             errors.seek(0)
@@ -127,6 +129,7 @@ def run(bench, file, threads, prefill=(), decode=0, warm_up=True):
             raise Failure(f"{bench} has no figure for a prompt of {test[0]} and {test[1]} tokens "
                           f"after it")
     return {"seconds": figures, "first_s": first_s, "peak_rss_bytes": 1024 * usage.ru_maxrss,
+            "cpu": (usage.ru_utime + usage.ru_stime) / cores_s,
             "commit": replies[0].get("build_commit")}
 
 
@@ -142,4 +145,4 @@ def figures_of(bench, file, threads, prefill, decode):
     figures = {("prefill", tokens): measured["seconds"][tokens, 0] for tokens in prefill}
     figures["decode", decode] = measured["seconds"][0, decode]
     return {"seconds": figures, "first_token_s": first["first_s"],
-            "peak_rss_bytes": measured["peak_rss_bytes"], "commit": measured["commit"]}
+            **{name: measured[name] for name in ("peak_rss_bytes", "cpu", "commit")}}

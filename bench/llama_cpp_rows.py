@@ -50,6 +50,7 @@ def rows_of(model, format_name, file_bytes, ours, theirs):
     row = same | {"what": "load", "file_bytes": file_bytes}
     row |= comparison_of(*([figures["first_token_s"] for figures in rounds]
                            for rounds in (ours, theirs)))
+    row["llama_cpu"] = median(figures["cpu"] for figures in theirs)
     row["ours_load_ms"] = 1e3 * median(figures["load_s"] for figures in ours)
     for name, rounds in (("ours", ours), ("llama", theirs)):
         row[f"{name}_peak_rss_bytes"] = max(figures["peak_rss_bytes"] for figures in rounds)
@@ -86,7 +87,7 @@ def least(rows, key, **wanted):
 
 def summary_of(rows):
     """The least figures over prompts and, where the name has no format, over formats;
-    prefill_of_gemm_rate is of float32 weights."""
+    prefill_of_gemm_rate is of float32 weights, llama_cpu of all files."""
     small = {"model": "mamba2-130m"}
     prefill, decode = small | {"what": "prefill"}, small | {"what": "decode"}
     return {
@@ -97,6 +98,7 @@ def summary_of(rows):
         "mamba_130m_prefill_speedup": least(rows, "speedup", model="mamba-130m", what="prefill"),
         "decode_of_bandwidth": least(rows, "of_bandwidth", **decode),
         "prefill_of_gemm_rate": least(rows, "of_gemm_rate", **prefill, format="f32"),
+        "llama_cpu": least(rows, "llama_cpu", what="load"),
     }
 
 

@@ -14,7 +14,7 @@ from adder_report import Failure
 
 # Prompts take a second per token, tokens after them two, and what warms up is not told.
 BENCH = f"""#!{sys.executable}
-import json, sys
+import json, sys, time
 arguments = sys.argv[1:]
 def option(name):
     return arguments[arguments.index(name) + 1]
@@ -28,6 +28,7 @@ if option("-m") == "silent.gguf":
 if option("-m") == "odd.gguf":
     print("[")
     sys.exit(0)
+time.sleep(0.05)
 held = bytearray(300_000_000 if "--no-warmup" not in arguments else 1)
 for n in map(int, option("-p").split(",")):
     if n:
@@ -57,6 +58,8 @@ class Running(unittest.TestCase):
                          {("prefill", 512): 512, ("prefill", 2048): 2048, ("decode", 64): 2})
         self.assertEqual(figures["commit"], "c0ffee")
         self.assertGreater(figures["first_token_s"], 0)
+        # It sleeps for most of its time, and has one thread of three.
+        self.assertTrue(0 < figures["cpu"] < 0.33, figures["cpu"])
         # Of the process that was measured, not of the one that only loads.
         self.assertGreater(figures["peak_rss_bytes"], 300_000_000)
         alone = llama_cpp.run(self.bench, "model.gguf", 3, [16], warm_up=False)

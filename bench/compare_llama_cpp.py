@@ -56,7 +56,7 @@ def parse_arguments():
     parser.add_argument("adder", type=Path, help="the program to run")
     parser.add_argument("--llama", type=Path, metavar="PATH",
                         help="llama-bench, or a checkout of llama.cpp to build it from (default: "
-                             f"the sources in the package {llama_cpp.PACKAGE}, which pip downloads)")
+                             f"the sources in the package {llama_cpp.PACKAGE}, by pip)")
     parser.add_argument("--work", type=Path, required=True, metavar="FOLDER",
                         help="for models and for what is built; what is there already is used")
     parser.add_argument("--json", type=Path, required=True, help="file to write the results to")

@@ -19,9 +19,8 @@ def own_figures(report):
     decode = results["decode"][0]
     seconds["decode", decode["tokens"]] = decode["mean_s"]
     work["decode", decode["tokens"]] = {"bytes": decode["bytes"]}
-    return {"seconds": seconds, "work": work, "dtype": report["model"]["dtype"], "load_s": results["load_s"],
-            "first_token_s": results["first_token_s"],
-            "peak_rss_bytes": results["peak_rss_bytes"]}
+    return {"seconds": seconds, "work": work, "dtype": report["model"]["dtype"],
+            **{name: results[name] for name in ("load_s", "first_token_s", "peak_rss_bytes")}}
 
 
 def comparison_of(ours, theirs):

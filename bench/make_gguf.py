@@ -138,7 +138,7 @@ def tensors_of(shape):
 
 
 def small_values(name, dims, rng):
-    """A tensor that is no matrix, as models begin: time steps from 0.001 to 0.1, A from -16 to -1."""
+    """A tensor that is no matrix, as models begin: time steps of 0.001 to 0.1, A of -16 to -1."""
     count = prod(dims)
     if name.endswith(("_norm.weight", "ssm_d")):
         return [1.0] * count

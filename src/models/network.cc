@@ -185,7 +185,13 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<Wei
   WeightLoader loader(source, backend, format);
   const std::string embedding = "embedding.weight";
   const bool is_of_head = config_.tie_embeddings && loader.stays_quantized(embedding);
-  if (!is_of_head) embedding_ = loader.embedding(embedding);
+  // The largest matrix first, if it has to be made of another format: the least memory is taken
+  // when nothing else is there yet.
+  if (is_of_head) {
+    head_ = loader.head(embedding);
+  } else {
+    embedding_ = loader.embedding(embedding);
+  }
   for (std::int64_t i = 0; i < config_.n_layer; ++i) {
     const std::string prefix = fmt::format("layers.{}.", i);
     Layer layer;
@@ -202,8 +208,8 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<Wei
   final_norm_ = loader.vector("norm_f.weight");
   if (!config_.tie_embeddings) {
     head_ = loader.head("lm_head.weight");
-  } else {
-    head_ = is_of_head ? loader.head(embedding) : loader.tied_head(embedding, embedding_);
+  } else if (!is_of_head) {
+    head_ = loader.tied_head(embedding, embedding_);
   }
   bytes_per_token_ = loader.bytes_per_token();
   flops_per_token_ = loader.matrix_flops() + config_.n_layer * scan_flops(config_);

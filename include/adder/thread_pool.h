@@ -46,23 +46,40 @@ class ThreadPool {
         const_cast<std::remove_const_t<Plain>*>(&body));
   }
 
-  /// Calls `body(i)` for each i in [0, n), handing out indices one by one: for few, uneven pieces.
+  /// Calls `body(row, column)` for each cell of a table, each of them some 10 us of work at least.
+  /// A thread has a contiguous share of the columns, the t-th thread the t-th, and walks through it
+  /// row by row; one that is done with its own share goes on with what the others have left, so
+  /// that no loop waits for a thread that the system held up.
   template <typename Body>
-  void parallel_tasks(std::int64_t n, Body&& body) {
-    if (n <= 0) return;
-    if (n == 1 || nthreads_ == 1) {
-      for (std::int64_t i = 0; i < n; ++i) body(i);
+  void parallel_cells(std::int64_t rows, std::int64_t columns, Body&& body) {
+    if (rows <= 0 || columns <= 0) return;
+    if (nthreads_ == 1 || rows * columns == 1) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t column = 0; column < columns; ++column) body(row, column);
+      }
       return;
     }
-    std::atomic<std::int64_t> next{0};
-    parallel_for(nthreads_, 1, [&](std::int64_t, std::int64_t) {
-      for (std::int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) body(i);
+    const auto next_cells = std::make_unique<NextCell[]>(static_cast<std::size_t>(nthreads_));
+    parallel_for(nthreads_, 1, [&](std::int64_t thread, std::int64_t) {
+      for (std::int64_t i = 0; i < nthreads_; ++i) {
+        const std::int64_t owner = (thread + i) % nthreads_;
+        const std::int64_t first = columns * owner / nthreads_;
+        const std::int64_t width = columns * (owner + 1) / nthreads_ - first;
+        std::atomic<std::int64_t>& next = next_cells[static_cast<std::size_t>(owner)].value;
+        for (std::int64_t cell; (cell = next.fetch_add(1)) < rows * width;) {
+          body(cell / width, first + cell % width);
+        }
+      }
     });
   }
 
  private:
   using Function = void (*)(void* context, std::int64_t begin, std::int64_t end);
   struct Shared;
+  /// Of one thread's share of a table.
+  struct alignas(64) NextCell {
+    std::atomic<std::int64_t> value{0};
+  };
 
   std::int64_t ranges_for(std::int64_t n, std::int64_t grain) const;
   void run(std::int64_t n, std::int64_t ranges, Function function, void* context);

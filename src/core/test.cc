@@ -82,8 +82,11 @@ TEST(ThreadPool, CoversTheRangeOnceForAnyTeam) {
         pool.parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
         });
-        pool.parallel_tasks(n, [&](std::int64_t i) { ++hits[static_cast<std::size_t>(i)]; });
-        for (const auto& hit : hits) EXPECT_EQ(hit, 2);
+        pool.parallel_cells(grain, n, [&](std::int64_t row, std::int64_t column) {
+          ASSERT_LT(row, grain);
+          ++hits[static_cast<std::size_t>(column)];
+        });
+        for (const auto& hit : hits) EXPECT_EQ(hit, 1 + grain);
       }
     }
   }

@@ -20,6 +20,7 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
       .in_features = weight.in_features(),
       .weights = weight.data(),
       .panel_elements = weight.panel_elements(),
+      .panels = weight.panels(),
       .panel_begin = 0,
       .panel_end = weight.panels(),
       .bias = args.bias.defined() ? args.bias.as<float>() : nullptr,
@@ -27,28 +28,30 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
       .y_stride = args.y.stride(0),
       .out_features = weight.out_features(),
   };
-  if (all.ntokens == 0) return;
+  if (all.ntokens == 0 || all.panels == 0) return;
   const LinearKernels::Multiply multiply = visit_float(
       weight.dtype(), []<typename T>(TypeTag<T>) { return linear_kernels().multiply(T{}); });
 
-  // Threads share out panels, so that each reads its own part of the weight alone. A narrow layer
-  // over many tokens shares out tokens instead: the weight is small, and panels would not go round.
-  constexpr std::int64_t kTokenGrain = 32;
-  if (all.panel_end < 3 * pool.nthreads() && all.ntokens >= kTokenGrain * pool.nthreads()) {
-    pool.parallel_for(all.ntokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
+  if (all.ntokens <= kFewTokens) {
+    const std::int64_t grain = panel_grain(all.ntokens, all.panel_elements);
+    pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
       LinearWork share = all;
-      share.x += begin * all.x_stride;
-      share.y += begin * all.y_stride;
-      share.ntokens = end - begin;
+      share.panel_begin = begin;
+      share.panel_end = end;
       multiply(share);
     });
     return;
   }
-  const std::int64_t grain = panel_grain(all.ntokens, all.panel_elements);
-  pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t inputs_at_once = std::min(all.in_features, kLinearInputBlock);
+  const Cells cells(all.ntokens, all.in_features, inputs_at_once * 4, all.panels, pool.nthreads());
+  pool.parallel_cells(cells.rows(), cells.columns(), [&](std::int64_t row, std::int64_t column) {
     LinearWork share = all;
-    share.panel_begin = begin;
-    share.panel_end = end;
+    const std::int64_t token = cells.first_token(row);
+    share.x += token * all.x_stride;
+    share.y += token * all.y_stride;
+    share.ntokens = cells.last_token(row) - token;
+    share.panel_begin = cells.first_panel(column);
+    share.panel_end = cells.last_panel(column);
     multiply(share);
   });
 }

@@ -49,7 +49,7 @@ constexpr int kWideTokens = 2;
 constexpr std::int64_t kFewTokens = 8;
 // A block of x stays in L2 while all panels go by, beside twice 3 panels × 768 inputs × 64 bytes =
 // 147 KB of weights and what passes through of y: together less than 1 MB.
-constexpr std::int64_t kInputBlock = 768;
+constexpr std::int64_t kInputBlock = kLinearInputBlock;
 constexpr std::int64_t kTokenBlock = 512;
 constexpr std::int64_t kXBlockBytes = 640 * 1024;
 // How far ahead, per panel, weights are prefetched from memory when decoding.
@@ -373,10 +373,11 @@ std::int64_t block_extent(std::int64_t n, std::int64_t most, std::int64_t step) 
   return ((n + blocks - 1) / blocks + step - 1) / step * step;
 }
 
-Piece piece_at(const LinearWork& work, std::int64_t panel, std::int64_t input,
+// Of panels before `end`.
+Piece piece_at(const LinearWork& work, std::int64_t panel, std::int64_t end, std::int64_t input,
                std::int64_t input_block) {
   return {.panel = panel,
-          .panels = work.panel_end - panel >= kPanels ? kPanels : 1,
+          .panels = end - panel >= kPanels ? kPanels : 1,
           .input = input,
           .inputs = smaller(input_block, work.in_features - input)};
 }
@@ -394,16 +395,16 @@ void multiply_many(const LinearWork& work) {
     do {  // at least once, so that a sum over no inputs gives the bias
       std::int64_t panel = work.panel_begin;
       while (panel < work.panel_end) {
-        const Piece piece = piece_at(work, panel, input, input_block);
+        const Piece piece = piece_at(work, panel, work.panel_end, input, input_block);
         panel += piece.panels;
         Ahead ahead;
         if (panel < work.panel_end) {
-          ahead = ahead_of<T>(work, piece_at(work, panel, input, input_block));
+          ahead = ahead_of<T>(work, piece_at(work, panel, work.panel_end, input, input_block));
         } else if (input + input_block < work.in_features) {
-          ahead =
-              ahead_of<T>(work, piece_at(work, work.panel_begin, input + input_block, input_block));
-        } else if (token + token_block < work.ntokens) {
-          ahead = ahead_of<T>(work, piece_at(work, work.panel_begin, 0, input_block));
+          ahead = ahead_of<T>(work, piece_at(work, work.panel_begin, work.panel_end,
+                                             input + input_block, input_block));
+        } else if (panel < work.panels) {
+          ahead = ahead_of<T>(work, piece_at(work, panel, work.panels, 0, input_block));
         }
         multiply_piece<T>(work, piece, token, tokens, ahead);
       }

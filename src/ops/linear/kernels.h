@@ -16,6 +16,7 @@ struct LinearWork {
   std::int64_t in_features;
   const void* weights;  ///< panel 0
   std::int64_t panel_elements;
+  std::int64_t panels;  ///< that there are: the next ones are fetched meanwhile
   std::int64_t panel_begin;
   std::int64_t panel_end;
   const float* bias;  ///< of output 0, or null
@@ -23,6 +24,9 @@ struct LinearWork {
   std::int64_t y_stride;
   std::int64_t out_features;
 };
+
+/// Inputs that many tokens are multiplied with before the next ones come.
+inline constexpr std::int64_t kLinearInputBlock = 768;
 
 struct LinearKernels {
   using Multiply = void (*)(const LinearWork&);

@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "core/ceil_div.h"
 #include "core/check.h"
 #include "core/quantized_panel.h"
 #include "core/workspace.h"
@@ -10,14 +13,8 @@ namespace {
 
 QuantizedInput cut(WorkspaceCutter& cutter, std::int64_t ntokens, std::int64_t blocks) {
   return {.values = cutter.take<std::int8_t>(ntokens * blocks * kQuantBlock),
-          .scales = cutter.take<float>(ntokens * blocks),
+          .scales = cutter.take<float>(ntokens * quant_input_scales(blocks)),
           .starts = cutter.take<std::int32_t>(ntokens * blocks)};
-}
-
-QuantizedInput from_token(QuantizedInput x, std::int64_t token, std::int64_t blocks) {
-  return {.values = x.values + token * blocks * kQuantBlock,
-          .scales = x.scales + token * blocks,
-          .starts = x.starts + token * blocks};
 }
 
 }  // namespace
@@ -36,7 +33,7 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
   check_host("quantized_linear", "x", args.x);
   check(!args.accumulate, "quantized_linear: accumulate is set, expected it on a CUDA device only");
   const std::int64_t ntokens = args.x.dim(0);
-  if (ntokens == 0) return;
+  if (ntokens == 0 || weight.panels() == 0) return;
   const bool is_int4 = weight.format() == WeightFormat::int4;
   const std::int64_t blocks = weight.blocks();
   const QuantizedLinearKernels& kernels = quantized_linear_kernels();
@@ -49,15 +46,16 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
                             .blocks = blocks,
                             .zero = is_int4 ? QuantizedPanel::kInt4Zero : QuantizedPanel::kInt8Zero,
                             .to = cut(cutter, ntokens, blocks)};
-  // Fewer tokens than this are quantized faster than another thread is woken.
-  constexpr std::int64_t kTokenGrain = 16;
-  pool.parallel_for(ntokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
-    QuantizeWork share = inputs;
-    share.x += begin * share.x_stride;
-    share.ntokens = end - begin;
-    share.to = from_token(share.to, begin, blocks);
-    kernels.quantize(share);
-  });
+  // Fewer tokens than a step are quantized faster than another thread is woken.
+  pool.parallel_for(ceil_div(ntokens, kQuantTokenStep), 1,
+                    [&](std::int64_t begin, std::int64_t end) {
+                      const std::int64_t token = begin * kQuantTokenStep;
+                      QuantizeWork share = inputs;
+                      share.x += token * share.x_stride;
+                      share.ntokens = std::min(ntokens, end * kQuantTokenStep) - token;
+                      share.to = input_from_token(share.to, token, blocks);
+                      kernels.quantize(share);
+                    });
 
   const QuantizedLinearWork all{
       .x = inputs.to,
@@ -65,6 +63,7 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
       .blocks = blocks,
       .weights = reinterpret_cast<const std::uint8_t*>(weight.data()),
       .panel_bytes = weight.panel_bytes(),
+      .panels = weight.panels(),
       .panel_begin = 0,
       .panel_end = weight.panels(),
       .bias = args.bias.defined() ? args.bias.as<float>() : nullptr,
@@ -73,22 +72,27 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
       .out_features = weight.rows(),
   };
   const auto multiply = is_int4 ? kernels.multiply_int4 : kernels.multiply_int8;
-  // As for a weight in floating point: threads share out panels, or tokens where panels are few.
-  if (all.panel_end < 3 * pool.nthreads() && ntokens >= 2 * kTokenGrain * pool.nthreads()) {
-    pool.parallel_for(ntokens, 2 * kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
+  // As for a weight in floating point.
+  if (ntokens <= kFewTokens) {
+    const std::int64_t grain = panel_grain(ntokens, blocks * kQuantBlock * kQuantPanelRows);
+    pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
       QuantizedLinearWork share = all;
-      share.x = from_token(share.x, begin, blocks);
-      share.y += begin * share.y_stride;
-      share.ntokens = end - begin;
+      share.panel_begin = begin;
+      share.panel_end = end;
       multiply(share);
     });
     return;
   }
-  const std::int64_t grain = panel_grain(ntokens, blocks * kQuantBlock * kQuantPanelRows);
-  pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t in_features = blocks * kQuantBlock;
+  const Cells cells(ntokens, in_features, in_features, all.panel_end, pool.nthreads());
+  pool.parallel_cells(cells.rows(), cells.columns(), [&](std::int64_t row, std::int64_t column) {
     QuantizedLinearWork share = all;
-    share.panel_begin = begin;
-    share.panel_end = end;
+    const std::int64_t token = cells.first_token(row);
+    share.x = input_from_token(all.x, token, blocks);
+    share.y += token * all.y_stride;
+    share.ntokens = cells.last_token(row) - token;
+    share.panel_begin = cells.first_panel(column);
+    share.panel_end = cells.last_panel(column);
     multiply(share);
   });
 }

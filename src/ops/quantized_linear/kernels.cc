@@ -1,16 +1,19 @@
 // Work per token: 2 · out_features · in_features integer operations, of which a VNNI instruction
-// does 128 in 512 bits; for each block of 32 inputs, token and vector of outputs three floating
-// point operations more, against eight of those instructions: 73 % of the integer peak at most.
-// Few tokens (decoding) are bound by reading the weight once.
+// does 128 in 512 bits; for each block of 32 inputs, token and vector of outputs two floating point
+// operations more, against eight of those instructions: 80 % of the integer peak at most. Few
+// tokens (decoding) are bound by reading the weight once.
 //
-// Register tile, in vectors: AVX-512 4 tokens × 3 panels of 1 (12 integer and 12 float sums), 256
-// bits 2 × 1 panel of 2, baseline 1 × 1 panel of 4; with one token 6 panels, so that several
-// streams of memory are read at once. Many tokens go over blocks of inputs outside and panels
-// inside, as in ops/linear: x stays in L2, the codes of three panels in L1, where those of 4 bits
-// are taken apart once per 512 tokens.
+// Register tile, in vectors: AVX-512 with VNNI 8 tokens × 3 panels of 1, 256 bits with VNNI 6 × 1
+// panel of 2, baseline 1 × 1 panel of 4: integer sums alone, those in floating point rest in L1.
+// With one token 6 panels, so that several streams of memory are read at once. A tile goes over all
+// inputs, so that y is written once; codes stream from L2, 16 bytes a cycle, while those of the
+// next panels are fetched there. Those of 4 bits are taken apart once per block of tokens.
 //
-// Each sum takes its blocks in order; between blocks of inputs it rests in y, as the float that it
-// is. So no choice of tile, block or share changes a bit of the result.
+// Inputs lie as a tile reads them: kTokens tokens side by side, so that one address does for all.
+//
+// Each sum takes its blocks in order, the blocks of 256 inputs theirs, and what rests in y in
+// between is the float that it is. So no choice of tile, block or share changes a bit of the
+// result.
 //
 // Without VNNI a dot product of four is two multiply-adds of 16-bit pairs, for even and for odd
 // bytes; the instruction that multiplies unsigned by signed bytes saturates its sums at 16 bits.
@@ -26,18 +29,28 @@ using namespace simd;  // NOLINT(google-build-using-namespace): the vocabulary o
 
 constexpr int kOutputs = 16;  // per panel
 constexpr int kVectors = kOutputs / kLanes;
-constexpr int kBlock = 32;  // inputs that share a scale
+constexpr int kBlock = 32;  // inputs that share a scale of the weight
 constexpr int kGroups = kBlock / 4;
 constexpr int kGroupBytes = 4 * kOutputs;
 constexpr int kCodeBytes = kBlock * kOutputs;  // of a block of 8 bits
 constexpr int kScaleBytes = 2 * kOutputs;      // of a block
+constexpr int kBlocksOfInput = kQuantInputBlock / kBlock;
 
-#if defined(__AVX512F__)
+// Tile extents: tokens; panels; panels where there is one token. kTokens divides kQuantTokenStep.
+#if defined(__AVX512VNNI__)
+constexpr int kTokens = 6;
+constexpr int kPanels = 2;
+constexpr int kWidePanels = 6;
+#elif defined(__AVX512F__)
 constexpr int kTokens = 4;
 constexpr int kPanels = 3;
 constexpr int kWidePanels = 6;
+#elif defined(__AVXVNNI__)
+constexpr int kTokens = 6;
+constexpr int kPanels = 1;
+constexpr int kWidePanels = 2;
 #elif defined(__AVX2__)
-constexpr int kTokens = 2;
+constexpr int kTokens = 3;
 constexpr int kPanels = 1;
 constexpr int kWidePanels = 2;
 #else
@@ -45,13 +58,14 @@ constexpr int kTokens = 1;
 constexpr int kPanels = 1;
 constexpr int kWidePanels = 1;
 #endif
+static_assert(kQuantTokenStep % kTokens == 0);
 
 // Up to here codes are read straight from storage.
 constexpr std::int64_t kFewTokens = 4;
-// 3 panels × 32 blocks × 512 bytes = 48 KB of codes: what L1 does not hold streams from L2.
-constexpr std::int64_t kBlocksAtOnce = 32;
-// 512 tokens × 1,024 inputs of a byte = 512 KB of x stay in L2 while all panels go by.
-constexpr std::int64_t kTokensAtOnce = 512;
+// Blocks whose codes are taken apart at a time, of whole blocks of inputs: 2 panels × 160 × 512
+// bytes = 160 KB.
+constexpr std::int64_t kBlocksAtOnce = 160;
+static_assert(kBlocksAtOnce % kBlocksOfInput == 0);
 // How far ahead, per panel, codes are prefetched from memory when decoding.
 constexpr int kPrefetchBytes = 2048;
 
@@ -168,14 +182,16 @@ struct Tile {
   std::int64_t panel_codes;   // bytes from one panel's codes to the next's
   const std::uint8_t* scales;
   std::int64_t panel_scales;
-  std::int64_t blocks;    // to be multiplied
-  QuantizedInput x;       // of the first token and block
-  std::int64_t x_blocks;  // from one token to the next
-  const float* bias;      // of the tile's first output, or null
-  float* y;               // of the tile's first token and output
+  std::int64_t blocks;  // to be multiplied
+  QuantizedInput x;     // of the first token and block
+  const float* bias;    // of the tile's first output, or null
+  float* y;             // of the tile's first token and output
   std::int64_t y_stride;
   std::int64_t outputs;  // that exist from the tile's first on: may be fewer or more than it covers
   bool resume;           // y holds the sums over the blocks before
+  // What to fetch into L2 meanwhile, `ahead_step` bytes of it with each block.
+  const std::uint8_t* ahead = nullptr;
+  int ahead_step = 0;
 };
 
 // The vector at output `o` of a row that ends after `outputs` elements.
@@ -191,112 +207,155 @@ ADDER_INLINE void store_outputs(float* row, std::int64_t o, std::int64_t outputs
   }
 }
 
+// Sums of kT tokens and kV vectors.
+template <int kT, int kV>
+struct Sums {
+  F32 of[kT][kV];
+
+  template <typename Visit>
+  ADDER_INLINE void each(Visit&& visit) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kT; ++t) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kV; ++v) visit(of[t][v], t, v);
+    }
+  }
+  // Keeps many sums in memory, lest the compiler keeps them in registers and what is needed sooner
+  // in memory.
+  ADDER_INLINE void rest() {
+    if constexpr (kT * kV > 8) asm volatile("" : : "r"(this) : "memory");
+  }
+};
+
+// The products of one block, a vector of integers for each token and vector of outputs.
+template <typename Format, int kT, int kV>
+ADDER_INLINE void multiply_block(const std::uint8_t* codes, std::int64_t panel_codes,
+                                 const std::int8_t* x, const std::int32_t* starts,
+                                 I32 (&dots)[kT][kV]) {
+  constexpr int kAtOnce = Format::kGroupsAtOnce;
+#pragma GCC unroll 8
+  for (int t = 0; t < kT; ++t) {
+    const I32 from = set1_i32(starts[t]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) dots[t][v] = from;
+  }
+#pragma GCC unroll 8
+  for (int group = 0; group < kGroups / kAtOnce; ++group) {
+    Codes w[kV][kAtOnce];
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) {
+      I32 taken[kAtOnce];
+      Format::get(
+          codes + v / kVectors * panel_codes + group * kGroupBytes + v % kVectors * 4 * kLanes,
+          taken);
+      for (int n = 0; n < kAtOnce; ++n) w[v][n] = Codes::of(taken[n]);
+    }
+#pragma GCC unroll 2
+    for (int n = 0; n < kAtOnce; ++n) {
+#pragma GCC unroll 8
+      for (int t = 0; t < kT; ++t) {
+        const int at = (group + n * (kGroups / kAtOnce)) * kT + t;
+        const Bytes bytes = Bytes::broadcast(x + 4 * at);
+#pragma GCC unroll 8
+        for (int v = 0; v < kV; ++v) dots[t][v] = dot(dots[t][v], w[v][n], bytes);
+      }
+    }
+  }
+}
+
 template <typename Format, int kT, int kP>
 __attribute__((noinline)) void multiply_tile(const Tile& tile) {
   constexpr int kV = kP * kVectors;
-  constexpr int kAtOnce = Format::kGroupsAtOnce;
-  F32 sums[kT][kV];
+  Sums<kT, kV> sums;
   const float* start = tile.resume ? tile.y : tile.bias;
   const std::int64_t start_stride = tile.resume ? tile.y_stride : 0;
+  sums.each([&](F32 & sum, int t, int v) __attribute__((always_inline)) {
+    sum = start == nullptr ? zero()
+                           : load_outputs(start + t * start_stride, v * kLanes, tile.outputs);
+  });
+  const std::uint8_t* codes = tile.codes;
+  const std::uint8_t* weight_scales = tile.scales;
+  const std::int8_t* x = tile.x.values;
+  const std::int32_t* starts = tile.x.starts;
+  const float* x_scales = tile.x.scales;
+  const std::uint8_t* ahead = tile.ahead;
+  for (std::int64_t left = tile.blocks; left > 0; left -= kBlocksOfInput) {
+    const std::int64_t blocks = left < kBlocksOfInput ? left : kBlocksOfInput;
+    Sums<kT, kV> part;
+    part.each([](F32 & sum, int, int) __attribute__((always_inline)) { sum = zero(); });
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      if constexpr (kT == 1) {
 #pragma GCC unroll 8
-  for (int t = 0; t < kT; ++t) {
+        for (int p = 0; p < kP; ++p) {
+          const std::uint8_t* later = codes + p * tile.panel_codes + kPrefetchBytes;
 #pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      sums[t][v] = start == nullptr
-                       ? zero()
-                       : load_outputs(start + t * start_stride, v * kLanes, tile.outputs);
-    }
-  }
-  for (std::int64_t b = 0; b < tile.blocks; ++b) {
-    const std::uint8_t* codes = tile.codes + b * Format::kBytes;
-    const std::int8_t* x = tile.x.values + b * kBlock;
-    I32 dots[kT][kV];
-#pragma GCC unroll 8
-    for (int t = 0; t < kT; ++t) {
-      const I32 from = set1_i32(tile.x.starts[t * tile.x_blocks + b]);
-#pragma GCC unroll 8
-      for (int v = 0; v < kV; ++v) dots[t][v] = from;
-    }
-    if constexpr (kT == 1) {
-#pragma GCC unroll 8
-      for (int p = 0; p < kP; ++p) {
-        const std::uint8_t* ahead = codes + p * tile.panel_codes + kPrefetchBytes;
-#pragma GCC unroll 8
-        for (int line = 0; line < Format::kBytes; line += 64) __builtin_prefetch(ahead + line);
-      }
-    }
-#pragma GCC unroll 8
-    for (int group = 0; group < kGroups / kAtOnce; ++group) {
-      Codes w[kV][kAtOnce];
-#pragma GCC unroll 8
-      for (int v = 0; v < kV; ++v) {
-        I32 taken[kAtOnce];
-        Format::get(codes + v / kVectors * tile.panel_codes + group * kGroupBytes +
-                        v % kVectors * 4 * kLanes,
-                    taken);
-        for (int n = 0; n < kAtOnce; ++n) w[v][n] = Codes::of(taken[n]);
-      }
-#pragma GCC unroll 2
-      for (int n = 0; n < kAtOnce; ++n) {
-#pragma GCC unroll 8
-        for (int t = 0; t < kT; ++t) {
-          const Bytes bytes = Bytes::broadcast(x + t * tile.x_blocks * kBlock +
-                                               (group + n * (kGroups / kAtOnce)) * 4);
-#pragma GCC unroll 8
-          for (int v = 0; v < kV; ++v) dots[t][v] = dot(dots[t][v], w[v][n], bytes);
+          for (int line = 0; line < Format::kBytes; line += 64) __builtin_prefetch(later + line);
         }
+      } else {
+        for (int line = 0; line < tile.ahead_step; line += 64) {
+          __builtin_prefetch(ahead + line, 0, 2);
+        }
+        ahead += tile.ahead_step;
       }
-    }
-    F32 scales[kV];
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      scales[v] = load(reinterpret_cast<const f16*>(tile.scales + v / kVectors * tile.panel_scales +
-                                                    b * kScaleBytes) +
-                       v % kVectors * kLanes);
-    }
-#pragma GCC unroll 8
-    for (int t = 0; t < kT; ++t) {
-      const F32 x_scale = set1(tile.x.scales[t * tile.x_blocks + b]);
+      I32 dots[kT][kV];
+      multiply_block<Format, kT, kV>(codes, tile.panel_codes, x, starts, dots);
+      F32 scales[kV];
 #pragma GCC unroll 8
       for (int v = 0; v < kV; ++v) {
-        sums[t][v] = fma(__builtin_convertvector(dots[t][v], F32) * x_scale, scales[v], sums[t][v]);
+        scales[v] =
+            load(reinterpret_cast<const f16*>(weight_scales + v / kVectors * tile.panel_scales) +
+                 v % kVectors * kLanes);
       }
+      part.each([&](F32 & sum, int t, int v) __attribute__((always_inline)) {
+        sum = fma(__builtin_convertvector(dots[t][v], F32), scales[v], sum);
+      });
+      codes += Format::kBytes;
+      weight_scales += kScaleBytes;
+      x += kT * kBlock;
+      starts += kT;
     }
+    sums.each([&](F32 & sum, int t, int v) __attribute__((always_inline)) {
+      sum = fma(part.of[t][v], set1(x_scales[t]), sum);
+    });
+    sums.rest();
+    x_scales += kT;
   }
-#pragma GCC unroll 8
-  for (int t = 0; t < kT; ++t) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kV; ++v) {
-      store_outputs(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sums[t][v]);
-    }
+  sums.each([&](F32 & sum, int t, int v) __attribute__((always_inline)) {
+    store_outputs(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum);
+  });
+}
+
+// `tokens` tokens, 1 <= tokens <= kT.
+template <typename Format, int kP, int kT>
+void multiply_up_to(std::int64_t tokens, const Tile& tile) {
+  if (tokens == kT) {
+    multiply_tile<Format, kT, kP>(tile);
+  } else if constexpr (kT > 1) {
+    multiply_up_to<Format, kP, kT - 1>(tokens, tile);
   }
 }
 
-ADDER_INLINE void next_tokens(Tile& tile, int n) {
-  tile.x.values += n * tile.x_blocks * kBlock;
-  tile.x.scales += n * tile.x_blocks;
-  tile.x.starts += n * tile.x_blocks;
-  tile.y += n * tile.y_stride;
+std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+// Codes that will be needed next, those of some panels.
+struct Ahead {
+  const std::uint8_t* codes = nullptr;
+  std::int64_t panels = 0;
+};
+
+// A tile fetches a quarter of a panel's codes: 8 tiles fetch 2 panels.
+constexpr int kAheadParts = 4;
+
+template <typename Format>
+void set_ahead(Tile& tile, const Ahead& ahead, std::int64_t panel_bytes, std::int64_t tile_index) {
+  const std::int64_t panel = tile_index / kAheadParts;
+  tile.ahead_step = panel < ahead.panels ? Format::kBytes / kAheadParts : 0;
+  tile.ahead = ahead.codes + panel * panel_bytes +
+               tile_index % kAheadParts * tile.blocks * (Format::kBytes / kAheadParts);
 }
 
-// Any number of tokens against kP panels.
-template <typename Format, int kP>
-void multiply_tokens(std::int64_t tokens, Tile tile) {
-  constexpr int kMaxTokens = kP == kWidePanels && kWidePanels != kPanels ? 1 : kTokens;
-  for (; tokens >= kMaxTokens; tokens -= kMaxTokens) {
-    multiply_tile<Format, kMaxTokens, kP>(tile);
-    next_tokens(tile, kMaxTokens);
-  }
-  if constexpr (kMaxTokens > 1) {
-    for (; tokens > 0; --tokens) {
-      multiply_tile<Format, 1, kP>(tile);
-      next_tokens(tile, 1);
-    }
-  }
-}
-
-// ---- blocks
-// --------------------------------------------------------------------------------------
+// ---- panels and tokens
+// -----------------------------------------------------------------------------
 
 template <typename Format>
 Tile tile_at(const QuantizedLinearWork& work, std::int64_t panel) {
@@ -308,7 +367,6 @@ Tile tile_at(const QuantizedLinearWork& work, std::int64_t panel) {
           .panel_scales = work.panel_bytes,
           .blocks = work.blocks,
           .x = work.x,
-          .x_blocks = work.blocks,
           .bias = work.bias != nullptr ? work.bias + output : nullptr,
           .y = work.y + output,
           .y_stride = work.y_stride,
@@ -316,19 +374,40 @@ Tile tile_at(const QuantizedLinearWork& work, std::int64_t panel) {
           .resume = false};
 }
 
+// The tile that begins `block` blocks of inputs further; its tokens are `tokens` side by side.
+Tile from_block(Tile tile, std::int64_t block, std::int64_t tokens) {
+  tile.x.values += block * kBlock * tokens;
+  tile.x.starts += block * tokens;
+  tile.x.scales += block / kBlocksOfInput * tokens;
+  return tile;
+}
+
+// All tokens of `work` against kP panels; Stored is how codes are stored, Format how they come.
+template <typename Stored, typename Format, int kP>
+void multiply_tokens(const QuantizedLinearWork& work, std::int64_t block, Tile tile,
+                     const Ahead& ahead) {
+  for (std::int64_t token = 0; token < work.ntokens; token += kTokens) {
+    const std::int64_t tokens = smaller(kTokens, work.ntokens - token);
+    set_ahead<Stored>(tile, ahead, work.panel_bytes, token / kTokens);
+    multiply_up_to<Format, kP, kTokens>(tokens, from_block(tile, block, tokens));
+    tile.x = input_from_token(tile.x, tokens, work.blocks);
+    tile.y += tokens * tile.y_stride;
+  }
+}
+
 template <typename Format>
 void multiply_few(const QuantizedLinearWork& work) {
   std::int64_t panel = work.panel_begin;
   if (work.ntokens == 1) {
     for (; panel + kWidePanels <= work.panel_end; panel += kWidePanels) {
-      multiply_tokens<Format, kWidePanels>(1, tile_at<Format>(work, panel));
+      multiply_tile<Format, 1, kWidePanels>(tile_at<Format>(work, panel));
     }
   }
   for (; panel + kPanels <= work.panel_end; panel += kPanels) {
-    multiply_tokens<Format, kPanels>(work.ntokens, tile_at<Format>(work, panel));
+    multiply_tokens<Format, Format, kPanels>(work, 0, tile_at<Format>(work, panel), {});
   }
   for (; panel < work.panel_end; ++panel) {
-    multiply_tokens<Format, 1>(work.ntokens, tile_at<Format>(work, panel));
+    multiply_tokens<Format, Format, 1>(work, 0, tile_at<Format>(work, panel), {});
   }
 }
 
@@ -347,50 +426,31 @@ void take_apart(const std::uint8_t* stored, std::int64_t blocks, std::uint8_t* o
   }
 }
 
-// kP panels from `panel` on against `tokens` tokens from `token` on, over `blocks` blocks from
-// `block` on.
+// kP panels from `panel` on against all tokens.
 template <typename Format, int kP>
-void multiply_block(const QuantizedLinearWork& work, std::int64_t panel, std::int64_t token,
-                    std::int64_t tokens, std::int64_t block, std::int64_t blocks) {
-  constexpr bool kTakeApart = Format::kGroupsAtOnce > 1;
-  alignas(64) std::uint8_t codes[kTakeApart ? kP * kBlocksAtOnce * kCodeBytes : 1];
-  Tile tile = tile_at<Format>(work, panel);
-  tile.codes += block * Format::kBytes;
-  if constexpr (kTakeApart) {
-    for (int p = 0; p < kP; ++p) {
-      take_apart<Format>(tile.codes + p * tile.panel_codes, blocks,
-                         codes + p * kBlocksAtOnce * kCodeBytes);
-    }
-    tile.codes = codes;
-    tile.panel_codes = kBlocksAtOnce * kCodeBytes;
-  }
-  tile.scales += block * kScaleBytes;
-  tile.blocks = blocks;
-  tile.resume = block > 0;
-  tile.x.values += block * kBlock;
-  tile.x.scales += block;
-  tile.x.starts += block;
-  for (; token > 0; token -= kTokensAtOnce) next_tokens(tile, kTokensAtOnce);
-  multiply_tokens<Int8, kP>(tokens, tile);
-}
-
-template <typename Format>
-void multiply_many(const QuantizedLinearWork& work) {
-  std::int64_t tokens;
-  for (std::int64_t token = 0; token < work.ntokens; token += tokens) {
-    tokens = work.ntokens - token < kTokensAtOnce ? work.ntokens - token : kTokensAtOnce;
+void multiply_panels(const QuantizedLinearWork& work, std::int64_t panel) {
+  const Tile whole = tile_at<Format>(work, panel);
+  Ahead ahead{.codes = whole.codes + kP * work.panel_bytes,
+              .panels = smaller(kP, work.panels - panel - kP)};
+  if constexpr (Format::kGroupsAtOnce == 1) {
+    multiply_tokens<Format, Format, kP>(work, 0, whole, ahead);
+  } else {
+    alignas(64) std::uint8_t codes[kP * kBlocksAtOnce * kCodeBytes];
     std::int64_t block = 0;
     do {  // at least once, so that a sum over no inputs gives the bias
-      const std::int64_t left = work.blocks - block;
-      const std::int64_t blocks = left < kBlocksAtOnce ? left : kBlocksAtOnce;
-      std::int64_t panel = work.panel_begin;
-      for (; panel + kPanels <= work.panel_end; panel += kPanels) {
-        multiply_block<Format, kPanels>(work, panel, token, tokens, block, blocks);
+      Tile tile = whole;
+      tile.blocks = smaller(kBlocksAtOnce, work.blocks - block);
+      for (int p = 0; p < kP; ++p) {
+        take_apart<Format>(whole.codes + p * work.panel_bytes + block * Format::kBytes, tile.blocks,
+                           codes + p * kBlocksAtOnce * kCodeBytes);
       }
-      for (; panel < work.panel_end; ++panel) {
-        multiply_block<Format, 1>(work, panel, token, tokens, block, blocks);
-      }
-      block += blocks;
+      tile.codes = codes;
+      tile.panel_codes = kBlocksAtOnce * kCodeBytes;
+      tile.scales += block * kScaleBytes;
+      tile.resume = block > 0;
+      multiply_tokens<Format, Int8, kP>(work, block, tile, ahead);
+      ahead.panels = 0;
+      block += tile.blocks;
     } while (block < work.blocks);
   }
 }
@@ -399,9 +459,13 @@ template <typename Format>
 void multiply(const QuantizedLinearWork& work) {
   if (work.ntokens <= kFewTokens) {
     multiply_few<Format>(work);
-  } else {
-    multiply_many<Format>(work);
+    return;
   }
+  std::int64_t panel = work.panel_begin;
+  for (; panel + kPanels <= work.panel_end; panel += kPanels) {
+    multiply_panels<Format, kPanels>(work, panel);
+  }
+  for (; panel < work.panel_end; ++panel) multiply_panels<Format, 1>(work, panel);
 }
 
 // ---- inputs
@@ -409,54 +473,81 @@ void multiply(const QuantizedLinearWork& work) {
 
 typedef std::int8_t I8 __attribute__((vector_size(kLanes)));
 
-// A block of `count` inputs, 1 <= count <= 32.
-ADDER_INLINE void quantize_block(const float* x, int count, std::int32_t zero_code,
-                                 std::int8_t* values, float& scale, std::int32_t& start) {
-  constexpr int kParts = kBlock / kLanes;
-  F32 part[kParts];
-  F32 largest = zero();
-  I32 all_finite = ~I32{};
-  for (int i = 0; i < kParts; ++i) {
-    const int left = count - i * kLanes;
-    part[i] = left >= kLanes ? load(x + i * kLanes)
-              : left > 0     ? load_n(x + i * kLanes, left)
+ADDER_INLINE F32 load_input(const float* x, std::int64_t i, std::int64_t count) {
+  return i + kLanes <= count ? load(x + i)
+         : i < count         ? load_n(x + i, static_cast<int>(count - i))
                              : zero();
-    all_finite &= abs(part[i]) < set1(__builtin_inff());
-    largest = max(largest, abs(part[i]));
+}
+
+// What inputs are multiplied by, and the scale that undoes it.
+struct InputScale {
+  float inverse;
+  float scale;
+};
+
+ADDER_INLINE InputScale scale_of(const float* x, std::int64_t count) {
+  F32 largest = zero();
+  F32 nothing = zero();  // unless an input is not finite
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const F32 part = load_input(x, i, count);
+    largest = max(largest, abs(part));
+    nothing = fma(part, zero(), nothing);
   }
+  if (!(reduce_add(nothing) == 0)) return {.inverse = 0, .scale = __builtin_nanf("")};
   const float most = reduce_max(largest);
-  std::int32_t is_finite = -1;
-  for (int i = 0; i < kLanes; ++i) is_finite &= all_finite[i];
   // Of numbers so small that 127 / most has no value nothing is left.
-  float inverse = most > 0 ? 127.0F / most : 0.0F;
-  scale = most / 127.0F;
-  if (!(inverse < __builtin_inff())) {
-    inverse = 0;
-    scale = 0;
-  }
-  if (is_finite == 0) scale = __builtin_nanf("");
-  I32 sum{};
-  for (int i = 0; i < kParts; ++i) {
-    I32 rounded = to_i32(round_small(part[i] * set1(inverse)));
-    if (is_finite == 0) rounded = I32{};
+  const float inverse = most > 0 ? 127.0F / most : 0.0F;
+  if (!(inverse < __builtin_inff())) return {.inverse = 0, .scale = 0};
+  return {.inverse = inverse, .scale = most / 127.0F};
+}
+
+// A block, of which the first `count` inputs exist; writes its groups of four `stride` bytes apart
+// and returns the sum.
+ADDER_INLINE std::int32_t quantize_block(const float* x, std::int64_t count, float inverse,
+                                         std::int8_t* out, std::int64_t stride) {
+  std::int8_t bytes[kBlock];
+  F32 sum = zero();
+#pragma GCC unroll 8
+  for (int i = 0; i < kBlock; i += kLanes) {
+    F32 rounded = round_small(load_input(x, i, count) * set1(inverse));
+    // 0 · infinity is no number that could be converted.
+    if (inverse == 0) rounded = zero();
     sum += rounded;
-    const I8 bytes = __builtin_convertvector(rounded, I8);
-    std::memcpy(values + i * kLanes, &bytes, sizeof(bytes));
+    const I8 narrow = __builtin_convertvector(to_i32(rounded), I8);
+    std::memcpy(bytes + i, &narrow, sizeof(narrow));
   }
-  std::int32_t total = 0;
-  for (int i = 0; i < kLanes; ++i) total += sum[i];
-  start = -zero_code * total;
+#pragma GCC unroll 8
+  for (int group = 0; group < kGroups; ++group) {
+    std::memcpy(out + group * stride, bytes + 4 * group, 4);
+  }
+  return static_cast<std::int32_t>(reduce_add(sum));
+}
+
+// Token `t` of `tokens` side by side.
+void quantize_token(const QuantizeWork& work, const float* x, std::int64_t t, std::int64_t tokens,
+                    const QuantizedInput& to) {
+  InputScale scale{};
+  for (std::int64_t block = 0; block < work.blocks; ++block) {
+    const std::int64_t left = work.in_features - block * kBlock;
+    if (block % kBlocksOfInput == 0) {
+      scale = scale_of(x + block * kBlock, smaller(kQuantInputBlock, left));
+      to.scales[block / kBlocksOfInput * tokens + t] = scale.scale;
+    }
+    const std::int32_t sum =
+        quantize_block(x + block * kBlock, left, scale.inverse,
+                       to.values + (block * kBlock * tokens + 4 * t), 4 * tokens);
+    to.starts[block * tokens + t] = -work.zero * sum;
+  }
 }
 
 void quantize(const QuantizeWork& work) {
-  for (std::int64_t t = 0; t < work.ntokens; ++t) {
-    const float* x = work.x + t * work.x_stride;
-    for (std::int64_t b = 0; b < work.blocks; ++b) {
-      const std::int64_t at = t * work.blocks + b;
-      const std::int64_t left = work.in_features - b * kBlock;
-      quantize_block(x + b * kBlock, left < kBlock ? static_cast<int>(left) : kBlock, work.zero,
-                     work.to.values + at * kBlock, work.to.scales[at], work.to.starts[at]);
+  QuantizedInput to = work.to;
+  for (std::int64_t token = 0; token < work.ntokens; token += kTokens) {
+    const std::int64_t tokens = smaller(kTokens, work.ntokens - token);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      quantize_token(work, work.x + (token + t) * work.x_stride, t, tokens, to);
     }
+    to = input_from_token(to, tokens, work.blocks);
   }
 }
 

@@ -6,15 +6,36 @@
 
 namespace adder::cpu {
 
-/// x, quantized: rows of `blocks` times 32 integers, a scale for each block, and what its dot
-/// products start from: the sum of its integers times the negative code for zero.
+/// Inputs of a token that share a scale.
+inline constexpr std::int64_t kQuantInputBlock = 256;
+/// How many tokens lie side by side is for a tier to choose, but it divides this: tokens are shared
+/// out by multiples of it.
+inline constexpr std::int64_t kQuantTokenStep = 24;
+
+/// x, quantized. Some tokens lie side by side (see above), fewer at the end: n of them, in `blocks`
+/// blocks of 32 inputs, as
+///
+///   values [blocks][8][n][4]    integers
+///   scales [blocks / 8][n]      of 256 inputs each, the last perhaps of fewer
+///   starts [blocks][n]          what dot products of codes start from: the sum of the integers
+///                               times the negative code for zero
 struct QuantizedInput {
   std::int8_t* values;
   float* scales;
   std::int32_t* starts;
 };
 
-/// Tokens of x to be quantized. Rows of `to` lie one after another.
+/// How many scales a token has.
+constexpr std::int64_t quant_input_scales(std::int64_t blocks) { return (blocks + 7) / 8; }
+
+/// `token` is where tokens begin that lie side by side.
+inline QuantizedInput input_from_token(QuantizedInput x, std::int64_t token, std::int64_t blocks) {
+  return {.values = x.values + token * blocks * 32,
+          .scales = x.scales + token * quant_input_scales(blocks),
+          .starts = x.starts + token * blocks};
+}
+
+/// Tokens of x to be quantized.
 struct QuantizeWork {
   const float* x;
   std::int64_t x_stride;
@@ -32,6 +53,7 @@ struct QuantizedLinearWork {
   std::int64_t blocks;
   const std::uint8_t* weights;  ///< panel 0
   std::int64_t panel_bytes;
+  std::int64_t panels;  ///< that there are: the next ones are fetched meanwhile
   std::int64_t panel_begin;
   std::int64_t panel_end;
   const float* bias;  ///< of output 0, or null

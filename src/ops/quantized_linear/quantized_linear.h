@@ -2,11 +2,12 @@
 
 // A linear layer whose weight is held in 8 or 4 bits:
 //
-//   y[t, o] = bias[o] + Σ_b w_scale[o, b] · x_scale[t, b] · Σ_{i in block b} w[o, i] · q[t, i]
+//   y[t, o] = bias[o] + Σ_s x_scale[t, s] · Σ_{b in s} w_scale[o, b] · Σ_{i in b} w[o, i] · q[t, i]
 //
-// Blocks are 32 inputs. w[o, i] are integers from -128 to 127 (int8) or -8 to 7 (int4) that were
-// fitted once, w_scale is f16. Inputs are quantized as they come, each block of a token by itself:
-// x_scale = max |x| / 127, q = x / x_scale to the nearest integer. The inner sums are exact.
+// Blocks b are 32 inputs, s are 8 blocks. w[o, i] are integers from -128 to 127 (int8) or -8 to 7
+// (int4) that were fitted once, w_scale is f16. Inputs are quantized as they come, each 256 of a
+// token by themselves: x_scale = max |x| / 127, q = x / x_scale to the nearest integer. The inner
+// sums are exact.
 //
 // Blocks of 32 with a scale each are what GGUF's Q8_0 and Q4_0 have: their values are held exactly.
 
@@ -38,9 +39,9 @@ QuantizedMatrix quantize_linear(const ConstTensorView& source, WeightFormat form
 
 std::size_t quantized_linear_workspace_bytes(const LinearArgs& args, const QuantizedMatrix& weight);
 
-/// The sum runs over blocks in order, in float32, starting from the bias; it depends on nothing
-/// else, so decoding token by token gives the same bits as prefill of the whole prompt. A block of
-/// x with a value that is not finite makes the token's results NaN. `workspace` is of the size
+/// Sums run over blocks in order, in float32, the outer one from the bias on; it depends on nothing
+/// else, so decoding token by token gives the same bits as prefill of the whole prompt. 256 of x
+/// with a value that is not finite makes the token's results NaN. `workspace` is of the size
 /// above, at a multiple of 64 bytes.
 void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
                       std::span<std::byte> workspace, ThreadPool& pool);

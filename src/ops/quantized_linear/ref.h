@@ -43,17 +43,22 @@ QuantizedRow<Real> quantize_input(std::span<const float> x, std::size_t block) {
   return out;
 }
 
-/// One element of y.
+/// One element of y; scales of w are of `w_block` inputs, those of x of `x_block`.
 template <typename Real>
-Real quantized_dot(const QuantizedRow<Real>& w, const QuantizedRow<Real>& x, std::size_t block,
-                   Real bias) {
+Real quantized_dot(const QuantizedRow<Real>& w, std::size_t w_block, const QuantizedRow<Real>& x,
+                   std::size_t x_block, Real bias) {
   Real sum = bias;
-  for (std::size_t b = 0; b < x.scales.size(); ++b) {
-    std::int64_t dot = 0;
-    for (std::size_t i = b * block; i < std::min((b + 1) * block, x.values.size()); ++i) {
-      dot += std::int64_t{w.values[i]} * x.values[i];
+  for (std::size_t s = 0; s < x.scales.size(); ++s) {
+    const std::size_t end = std::min((s + 1) * x_block, x.values.size());
+    Real part = 0;
+    for (std::size_t begin = s * x_block; begin < end; begin += w_block) {
+      std::int64_t dot = 0;
+      for (std::size_t i = begin; i < std::min(begin + w_block, end); ++i) {
+        dot += std::int64_t{w.values[i]} * x.values[i];
+      }
+      part += static_cast<Real>(dot) * w.scales[begin / w_block];
     }
-    sum += static_cast<Real>(dot) * x.scales[b] * w.scales[b];
+    sum += part * x.scales[s];
   }
   return sum;
 }

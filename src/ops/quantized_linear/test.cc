@@ -25,6 +25,7 @@ using test::Guarded;
 
 constexpr WeightFormat kFormats[] = {WeightFormat::int8, WeightFormat::int4};
 constexpr auto kBlock = static_cast<std::size_t>(kQuantBlock);
+constexpr std::size_t kInputBlock = 256;
 
 QuantizedMatrix quantized(const std::vector<float>& source, std::int64_t out, std::int64_t in,
                           WeightFormat format, ThreadPool& pool) {
@@ -61,9 +62,9 @@ std::vector<Real> reference(std::int64_t ntokens, const std::vector<float>& x,
   for (std::int64_t o = 0; o < weight.rows(); ++o) rows.push_back(row_of<Real>(weight, o));
   std::vector<Real> y;
   for (std::size_t t = 0; t < static_cast<std::size_t>(ntokens); ++t) {
-    const auto input = ref::quantize_input<Real>(std::span(x).subspan(t * in, in), kBlock);
+    const auto input = ref::quantize_input<Real>(std::span(x).subspan(t * in, in), kInputBlock);
     for (std::size_t o = 0; o < rows.size(); ++o) {
-      y.push_back(ref::quantized_dot<Real>(rows[o], input, kBlock,
+      y.push_back(ref::quantized_dot<Real>(rows[o], kBlock, input, kInputBlock,
                                            bias.empty() ? Real(0) : static_cast<Real>(bias[o])));
     }
   }
@@ -98,7 +99,7 @@ TEST(QuantizedLinear, AsGoodAsPlainLoopsInEveryTierFormatAndSize) {
     const ScopedCpuTier scoped(tier);
     SCOPED_TRACE(name_of(tier));
     for (std::int64_t ntokens : {0, 1, 2, 3, 4, 5, 7, 9, 30}) {
-      for (std::int64_t in : {0, 1, 31, 32, 33, 65, 191}) {
+      for (std::int64_t in : {0, 1, 31, 32, 33, 65, 191, 300}) {
         for (std::int64_t out : {0, 1, 15, 16, 17, 49, 120}) {
           check_shape(ntokens, in, out, (ntokens + in + out) % 2 == 0, pool);
         }
@@ -116,6 +117,7 @@ TEST(QuantizedLinear, AsGoodAsPlainLoopsOverSeveralBlocksAndShares) {
     check_shape(70, 2200, 100, true, pool);   // several blocks of inputs
     check_shape(200, 400, 40, false, pool);   // tokens shared out
     check_shape(1100, 100, 176, true, pool);  // several blocks of tokens
+    check_shape(9, 5400, 33, true, pool);     // codes of 4 bits taken apart in two parts
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -70,6 +71,17 @@ class ThreadPool {
           body(cell / width, first + cell % width);
         }
       }
+    });
+  }
+
+  /// Calls `body(begin, end)` over ranges that cover [0, n), `grain` long (but for the last): those
+  /// of few loops with much work, see parallel_cells; with little, as parallel_for.
+  template <typename Body>
+  void parallel_pieces(std::int64_t n, std::int64_t grain, Body&& body) {
+    const std::int64_t pieces = (n + grain - 1) / grain;
+    if (pieces <= 2 * nthreads_) return parallel_for(n, grain, body);
+    parallel_cells(1, pieces, [&](std::int64_t, std::int64_t piece) {
+      body(piece * grain, std::min(n, (piece + 1) * grain));
     });
   }
 

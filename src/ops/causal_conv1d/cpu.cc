@@ -208,7 +208,7 @@ void causal_conv1d(const CausalConv1dArgs& args, ThreadPool& pool) {
   constexpr std::int64_t kMinRange = 4096;
   if (nchunks == 1) {
     const std::int64_t grain = 1 + kMinRange / (kBlock * (ntokens + 1));
-    pool.parallel_for(nblocks, grain, [&](std::int64_t begin, std::int64_t end) {
+    pool.parallel_pieces(nblocks, grain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t block = begin; block < end; ++block) convolution.run_sequences(block);
     });
     return;

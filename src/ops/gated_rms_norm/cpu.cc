@@ -14,7 +14,7 @@ void gated_rms_norm(const GatedRmsNormArgs& args, ThreadPool& pool) {
   // Token and group are numbered as one, so that the groups of a single token are shared out too.
   // A range of fewer than 4K elements costs less than waking a thread for it.
   const std::int64_t grain = 1 + 4096 / (size + 1);
-  pool.parallel_for(ntokens * ngroups, grain, [&](std::int64_t begin, std::int64_t end) {
+  pool.parallel_pieces(ntokens * ngroups, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t t = unit / ngroups;
       const std::int64_t first = unit % ngroups * size;

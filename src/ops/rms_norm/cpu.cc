@@ -15,7 +15,7 @@ void rms_norm(const RmsNormArgs& args, ThreadPool& pool) {
   };
   // A range of fewer than 8K elements costs less than waking a thread for it.
   const std::int64_t grain = 1 + 8192 / (d_model + 1);
-  pool.parallel_for(ntokens, grain, [&](std::int64_t begin, std::int64_t end) {
+  pool.parallel_pieces(ntokens, grain, [&](std::int64_t begin, std::int64_t end) {
     const float* weight = args.weight.defined() ? args.weight.as<float>() : nullptr;
     for (std::int64_t t = begin; t < end; ++t) {
       kernels.row(row_of(args.residual, t), row_of(args.x, t), weight, args.epsilon,

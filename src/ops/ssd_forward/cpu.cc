@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "ops/chunk_cumsum/chunk_cumsum.h"
 #include "ops/chunk_cumsum/kernels.h"
 #include "ops/compute_out/compute_out.h"
@@ -21,8 +22,8 @@ namespace {
 // Tiles of 64 tokens of a head stay in L1 and L2. Longer chunks would only add work: products
 // inside a chunk grow with its length, those with the state do not.
 constexpr std::int64_t kMaxChunk = 64;
-// States of a block of heads, which each chunk reads and writes: half of an L2 cache of 1 MB.
-constexpr std::int64_t kStateBytes = 512 * 1024;
+// States of a block of heads, which each chunk reads and writes: a quarter of an L2 cache of 1 MB.
+constexpr std::int64_t kStateBytes = 256 * 1024;
 
 struct Shape {
   std::int64_t nheads, headdim, columns, ngroups, dstate, chunk_size, nchunks, nsequences;
@@ -45,14 +46,14 @@ Shape shape_of(const SsdForwardArgs& args, int nthreads) {
   const ChunkPlanSize size = chunk_plan_size(plan_args(args));
   s.nchunks = size.nchunks;
   s.nsequences = size.nsequences;
-  // As few blocks as keep every thread busy and the states in cache.
+  // As few blocks as keep the states in cache and give every thread as many as the others.
   const std::int64_t group_heads = s.nheads / s.ngroups;
   const std::int64_t groups = std::max<std::int64_t>(1, s.nsequences * s.ngroups);
   const std::int64_t wanted = (nthreads + groups - 1) / groups;
   const std::int64_t state_bytes = 4 * s.dstate * s.columns;
   const std::int64_t cached = std::max<std::int64_t>(4, kStateBytes / state_bytes);
   const std::int64_t most = std::min(cached, (group_heads + wanted - 1) / wanted);
-  const std::int64_t blocks = (group_heads + most - 1) / most;
+  const std::int64_t blocks = std::min(group_heads, round_up(ceil_div(group_heads, most), wanted));
   s.heads_per_block = (group_heads + blocks - 1) / blocks;
   s.blocks_per_group = (group_heads + s.heads_per_block - 1) / s.heads_per_block;
   return s;

@@ -16,7 +16,7 @@ void swiglu(const SwigluArgs& args, ThreadPool& pool) {
   // as well; four units are worth waking a thread for.
   constexpr std::int64_t kBlock = 1024;
   const std::int64_t nblocks = (d_mlp + kBlock - 1) / kBlock;
-  pool.parallel_for(ntokens * nblocks, 4, [&](std::int64_t begin, std::int64_t end) {
+  pool.parallel_pieces(ntokens * nblocks, 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t first = unit % nblocks * kBlock;
       const auto at = [&](const auto& view) {

@@ -34,7 +34,7 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
 
   if (all.ntokens <= kFewTokens) {
     const std::int64_t grain = panel_grain(all.ntokens, all.panel_elements);
-    pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
+    for_panels_of_few(pool, all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
       LinearWork share = all;
       share.panel_begin = begin;
       share.panel_end = end;

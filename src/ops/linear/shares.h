@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "adder/thread_pool.h"
 #include "core/ceil_div.h"
 
 namespace adder::cpu {
@@ -14,9 +15,18 @@ inline std::int64_t panel_grain(std::int64_t ntokens, std::int64_t panel_element
   return 1 + 65536 / std::max<std::int64_t>(1, ntokens * panel_elements);
 }
 
-/// Up to here a product is bound by reading the weight: each thread reads its own part alone, the
-/// same each time.
+/// Up to here a product is bound by reading the weight, each part of it once.
 inline constexpr std::int64_t kFewTokens = 8;
+
+/// Shares out the panels of a product of few tokens: body(begin, end). A thread reads its own part
+/// of the weight, the same each time; where that takes long it takes over what another has left,
+/// panel by panel of the widest tile.
+template <typename Body>
+void for_panels_of_few(ThreadPool& pool, std::int64_t panels, std::int64_t grain, Body&& body) {
+  constexpr std::int64_t kWidestTile = 6;
+  if (grain > kWidestTile) return pool.parallel_for(panels, grain, body);
+  pool.parallel_pieces(panels, kWidestTile, body);
+}
 
 /// How threads share out a product of many tokens with the panels of a weight: a table of blocks of
 /// tokens, whose inputs stay in L2, by pieces of the weight.

@@ -75,7 +75,7 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
   // As for a weight in floating point.
   if (ntokens <= kFewTokens) {
     const std::int64_t grain = panel_grain(ntokens, blocks * kQuantBlock * kQuantPanelRows);
-    pool.parallel_for(all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
+    for_panels_of_few(pool, all.panel_end, grain, [&](std::int64_t begin, std::int64_t end) {
       QuantizedLinearWork share = all;
       share.panel_begin = begin;
       share.panel_end = end;

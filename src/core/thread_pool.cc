@@ -16,8 +16,8 @@
 namespace adder {
 namespace {
 
-// Longer than the gap between two loops of a decode step, far shorter than a scheduler's time
-// slice. In time, not in turns: a pause takes from 10 to 140 cycles, by processor.
+// Longer than the gap between two loops of a model, whose threads end together, and than waking a
+// thread takes; far shorter than a scheduler's time slice. In time, not in turns: a pause takes from 10 to 140 cycles, by processor.
 constexpr std::chrono::microseconds kSpinTime{200};
 constexpr int kSpinsPerLook = 16;  // at the clock
 

@@ -26,10 +26,13 @@ struct QuantizedInput {
 };
 
 /// How many scales a token has.
-constexpr std::int64_t quant_input_scales(std::int64_t blocks) { return (blocks + 7) / 8; }
+[[gnu::always_inline]] constexpr std::int64_t quant_input_scales(std::int64_t blocks) {
+  return (blocks + 7) / 8;
+}
 
-/// `token` is where tokens begin that lie side by side.
-inline QuantizedInput input_from_token(QuantizedInput x, std::int64_t token, std::int64_t blocks) {
+/// `token` is where tokens begin that lie side by side. Always inline: files of all tiers have it.
+[[gnu::always_inline]] inline QuantizedInput input_from_token(QuantizedInput x, std::int64_t token,
+                                                              std::int64_t blocks) {
   return {.values = x.values + token * blocks * 32,
           .scales = x.scales + token * quant_input_scales(blocks),
           .starts = x.starts + token * blocks};

@@ -69,8 +69,7 @@ static_assert(kBlocksAtOnce % kBlocksOfInput == 0);
 // How far ahead, per panel, codes are prefetched from memory when decoding.
 constexpr int kPrefetchBytes = 2048;
 
-// ---- dot products of four
-// ------------------------------------------------------------------------
+// ---- dot products of four -----------------------------------------------------------------------
 
 ADDER_INLINE I32 load_i32(const void* p) {
   I32 v;
@@ -151,8 +150,7 @@ ADDER_INLINE I32 dot(I32 sum, Codes codes, Bytes bytes) {
 
 #endif
 
-// ---- codes
-// ---------------------------------------------------------------------------------------
+// ---- codes --------------------------------------------------------------------------------------
 
 struct Int8 {
   static constexpr int kBytes = kCodeBytes;  // of a block
@@ -174,8 +172,7 @@ struct Int4 {
   }
 };
 
-// ---- the register tile
-// ---------------------------------------------------------------------------
+// ---- the register tile --------------------------------------------------------------------------
 
 struct Tile {
   const std::uint8_t* codes;  // of the first panel and block
@@ -354,8 +351,7 @@ void set_ahead(Tile& tile, const Ahead& ahead, std::int64_t panel_bytes, std::in
                tile_index % kAheadParts * tile.blocks * (Format::kBytes / kAheadParts);
 }
 
-// ---- panels and tokens
-// -----------------------------------------------------------------------------
+// ---- panels and tokens --------------------------------------------------------------------------
 
 template <typename Format>
 Tile tile_at(const QuantizedLinearWork& work, std::int64_t panel) {
@@ -468,8 +464,7 @@ void multiply(const QuantizedLinearWork& work) {
   for (; panel < work.panel_end; ++panel) multiply_panels<Format, 1>(work, panel);
 }
 
-// ---- inputs
-// --------------------------------------------------------------------------------------
+// ---- inputs -------------------------------------------------------------------------------------
 
 typedef std::int8_t I8 __attribute__((vector_size(kLanes)));
 

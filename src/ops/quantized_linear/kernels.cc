@@ -4,19 +4,17 @@
 // Few tokens (decoding) are bound by reading the weight once.
 //
 // Register tile, in vectors: AVX-512 4 tokens × 3 panels of 1 (12 integer and 12 float sums), 256
-// bits 2 × 1 panel of 2, baseline 1 × 1 panel of 4; with one token 6 panels, so that several
-// streams of memory are read at once. Many tokens go over blocks of inputs outside and panels
+// bits 2 × 1 panel of 2, NEON 3 × 1 and SSE2 1 × 1 panel of 4; with one token 6 panels (256 bits and
+// NEON: 2), so that several streams of memory are read at once. Many tokens go over blocks of inputs outside and panels
 // inside, as in ops/linear: x stays in L2, the codes of three panels in L1, where those of 4 bits
 // are taken apart once per 512 tokens.
 //
 // Each sum takes its blocks in order; between blocks of inputs it rests in y, as the float that it
 // is. So no choice of tile, block or share changes a bit of the result.
-//
-// Without VNNI a dot product of four is two multiply-adds of 16-bit pairs, for even and for odd
-// bytes; the instruction that multiplies unsigned by signed bytes saturates its sums at 16 bits.
 
 #include "ops/quantized_linear/kernels.h"
 
+#include "ops/quantized_linear/dot.h"
 #include "simd/simd.h"
 
 namespace adder::cpu::ADDER_TIER {
@@ -40,6 +38,10 @@ constexpr int kWidePanels = 6;
 constexpr int kTokens = 2;
 constexpr int kPanels = 1;
 constexpr int kWidePanels = 2;
+#elif defined(__aarch64__)
+constexpr int kTokens = 3;
+constexpr int kPanels = 1;
+constexpr int kWidePanels = 2;
 #else
 constexpr int kTokens = 1;
 constexpr int kPanels = 1;
@@ -54,88 +56,6 @@ constexpr std::int64_t kBlocksAtOnce = 32;
 constexpr std::int64_t kTokensAtOnce = 512;
 // How far ahead, per panel, codes are prefetched from memory when decoding.
 constexpr int kPrefetchBytes = 2048;
-
-// ---- dot products of four
-// ------------------------------------------------------------------------
-
-ADDER_INLINE I32 load_i32(const void* p) {
-  I32 v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-ADDER_INLINE std::int32_t load_word(const std::int8_t* p) {
-  std::int32_t v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-
-/// Four signed bytes in each lane.
-struct Bytes {
-  I32 all;
-  static ADDER_INLINE Bytes broadcast(const std::int8_t* p) { return {set1_i32(load_word(p))}; }
-};
-/// Four codes in each lane.
-struct Codes {
-  I32 all;
-  static ADDER_INLINE Codes of(I32 v) { return {v}; }
-};
-/// sum + Σ codes · bytes, lane by lane.
-ADDER_INLINE I32 dot(I32 sum, Codes codes, Bytes bytes) {
-#if defined(__AVX512VNNI__)
-  return reinterpret_cast<I32>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum),
-                                                   reinterpret_cast<__m512i>(codes.all),
-                                                   reinterpret_cast<__m512i>(bytes.all)));
-#else
-  return reinterpret_cast<I32>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sum),
-                                                       reinterpret_cast<__m256i>(codes.all),
-                                                       reinterpret_cast<__m256i>(bytes.all)));
-#endif
-}
-
-#else
-
-typedef std::int16_t I16 __attribute__((vector_size(kLanes * 4)));
-typedef std::uint16_t U16 __attribute__((vector_size(kLanes * 4)));
-
-// Σ of the two products in each lane.
-ADDER_INLINE I32 multiply_pairs(I16 a, I16 b) {
-#if defined(__AVX512BW__)
-  return reinterpret_cast<I32>(
-      _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<I32>(
-      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#elif defined(__SSE2__)
-  return reinterpret_cast<I32>(
-      _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
-#else
-  const I32 low_a = (reinterpret_cast<I32>(a) << 16) >> 16;
-  const I32 low_b = (reinterpret_cast<I32>(b) << 16) >> 16;
-  return low_a * low_b + (reinterpret_cast<I32>(a) >> 16) * (reinterpret_cast<I32>(b) >> 16);
-#endif
-}
-
-struct Bytes {
-  I16 even, odd;
-  static ADDER_INLINE Bytes broadcast(const std::int8_t* p) {
-    const I16 v = reinterpret_cast<I16>(set1_i32(load_word(p)));
-    return {(v << 8) >> 8, v >> 8};
-  }
-};
-struct Codes {
-  I16 even, odd;
-  static ADDER_INLINE Codes of(I32 v) {
-    const U16 u = reinterpret_cast<U16>(v);
-    return {reinterpret_cast<I16>(u & 0xff), reinterpret_cast<I16>(u >> 8)};
-  }
-};
-ADDER_INLINE I32 dot(I32 sum, Codes codes, Bytes bytes) {
-  return sum + (multiply_pairs(codes.even, bytes.even) + multiply_pairs(codes.odd, bytes.odd));
-}
-
-#endif
 
 // ---- codes
 // ---------------------------------------------------------------------------------------
@@ -445,7 +365,7 @@ ADDER_INLINE void quantize_block(const float* x, int count, std::int32_t zero_co
   }
   std::int32_t total = 0;
   for (int i = 0; i < kLanes; ++i) total += sum[i];
-  start = -zero_code * total;
+  start = (kCodeOffset - zero_code) * total;
 }
 
 void quantize(const QuantizeWork& work) {

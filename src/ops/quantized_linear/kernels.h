@@ -7,7 +7,8 @@
 namespace adder::cpu {
 
 /// x, quantized: rows of `blocks` times 32 integers, a scale for each block, and what its dot
-/// products start from: the sum of its integers times the negative code for zero.
+/// products start from: the sum of its integers times the negative code for zero, counted from where
+/// the tier's codes begin (kCodeOffset in dot.h).
 struct QuantizedInput {
   std::int8_t* values;
   float* scales;
@@ -46,6 +47,6 @@ struct QuantizedLinearKernels {
   void (*multiply_int4)(const QuantizedLinearWork&);
 };
 
-ADDER_TIERED_KERNELS_VNNI(QuantizedLinearKernels, quantized_linear_kernels)
+ADDER_TIERED_KERNELS_DOT(QuantizedLinearKernels, quantized_linear_kernels)
 
 }  // namespace adder::cpu

@@ -72,7 +72,11 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
       .y_stride = args.y.stride(0),
       .out_features = weight.rows(),
   };
-  const auto multiply = is_int4 ? kernels.multiply_int4 : kernels.multiply_int8;
+  auto multiply = is_int4 ? kernels.multiply_int4 : kernels.multiply_int8;
+  const QuantizedMatrixKernels* matrix = quantized_matrix_kernels();
+  if (matrix != nullptr && ntokens > matrix->few_tokens) {
+    multiply = is_int4 ? matrix->multiply_int4 : matrix->multiply_int8;
+  }
   // As for a weight in floating point: threads share out panels, or tokens where panels are few.
   if (all.panel_end < 3 * pool.nthreads() && ntokens >= 2 * kTokenGrain * pool.nthreads()) {
     pool.parallel_for(ntokens, 2 * kTokenGrain, [&](std::int64_t begin, std::int64_t end) {

@@ -49,4 +49,29 @@ struct QuantizedLinearKernels {
 
 ADDER_TIERED_KERNELS_DOT(QuantizedLinearKernels, quantized_linear_kernels)
 
+/// Kernels for more than `few_tokens` tokens, with the same bits, in tiers that multiply matrices of
+/// bytes. They do not read the starts of x.
+struct QuantizedMatrixKernels {
+  void (*multiply_int8)(const QuantizedLinearWork&);
+  void (*multiply_int4)(const QuantizedLinearWork&);
+  std::int64_t few_tokens;
+};
+
+#if defined(ADDER_TIERS_X86)
+namespace tier_amx {
+const QuantizedMatrixKernels& quantized_matrix_kernels();
+}
+namespace tier_amx_emulated {  // for tests
+const QuantizedMatrixKernels& quantized_matrix_kernels();
+}
+#endif
+
+/// Those of the active tier, or null where it has none.
+inline const QuantizedMatrixKernels* quantized_matrix_kernels() {
+#if defined(ADDER_TIERS_X86)
+  if (active_cpu_tier() == CpuTier::amx) return &tier_amx::quantized_matrix_kernels();
+#endif
+  return nullptr;
+}
+
 }  // namespace adder::cpu

@@ -94,6 +94,9 @@ FNR == 601 { report(601, "the file is longer than 600 lines, expected it to be s
   check_include(header, quoted)
 }
 
+# Files that are compiled for an instruction-set tier.
+function is_kernels(name) { return name ~ /^kernels(_[a-z0-9]+)?\.cc$/ }
+
 function is_cuda_header(header) {
   return header ~ /^(cuda|cublas|cusparse|curand|cufft|cudnn|nccl|nvml|nvtx|nvrtc)/ || \
          header ~ /^(cub|cute|cutlass|thrust)\//
@@ -105,8 +108,8 @@ function check_include(header, quoted,    target) {
            "src/backend/cuda and in *.cu")
     return
   }
-  if (name == "kernels.cc" && !quoted && !(header in kernel_system)) {
-    report(FNR, "kernels.cc includes <" header ">, expected no header whose inline functions the " \
+  if (is_kernels(name) && !quoted && !(header in kernel_system)) {
+    report(FNR, name " includes <" header ">, expected no header whose inline functions the " \
            "linker could share with code for lesser CPUs")
   }
   if (!quoted) return
@@ -116,8 +119,8 @@ function check_include(header, quoted,    target) {
     return
   }
   target = layer_of(header)
-  if (name == "kernels.cc" && !kernel_header(header)) {
-    report(FNR, "kernels.cc includes \"" header "\", expected simd/, ops/, bench/, " \
+  if (is_kernels(name) && !kernel_header(header)) {
+    report(FNR, name " includes \"" header "\", expected simd/, ops/, bench/, " \
            "adder/dtype.h or core/half.h")
   }
   if (is_public(FILENAME) && header !~ /^adder\//) {

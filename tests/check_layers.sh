@@ -2,8 +2,8 @@
 # Checks the shape of the source tree, with nothing but bash, find and awk:
 #   - a folder includes only from its own layer and those below it;
 #   - CUDA headers appear only under src/cuda, src/backend/cuda and in *.cu and *.cuh;
-#   - kernels.cc, compiled once per instruction-set tier, includes nothing that would put shared
-#     inline functions into its object file;
+#   - kernels.cc and kernels_<tier>.cc, compiled for instruction-set tiers, include nothing that
+#     would put shared inline functions into their object files;
 #   - no file is longer than 600 lines, no line is wider than 100 columns.
 # Usage: check_layers.sh [ROOT]. Prints every violation as FILE:LINE: SENTENCE; exits 1 if any.
 set -euo pipefail

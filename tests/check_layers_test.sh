@@ -67,6 +67,7 @@ expect '' src/ops/x/kernels.cc '#include "ops/x/kernels.h"' '#include <cmath>' \
   '#include "simd/simd.h"'
 expect 'kernels.cc includes <vector>' src/ops/x/kernels.cc '#include <vector>'
 expect 'kernels.cc includes <algorithm>' src/ops/x/kernels.cc '#include <algorithm>'
+expect 'kernels_amx.cc includes <vector>' src/ops/x/kernels_amx.cc '#include <vector>'
 expect 'kernels.cc includes "core/tensor.h"' src/ops/x/kernels.cc '#include "core/tensor.h"'
 
 # Sizes.

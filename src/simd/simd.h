@@ -15,6 +15,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #ifndef ADDER_TIER
@@ -61,6 +63,8 @@ ADDER_INLINE F32 load(const bf16* p) {
 #elif defined(__AVX2__)
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return reinterpret_cast<F32>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+#elif defined(__aarch64__)
+  return reinterpret_cast<F32>(vshll_n_u16(vld1_u16(&p->bits), 16));
 #else
   U32 v;
   for (int i = 0; i < kLanes; ++i) v[i] = std::uint32_t{p[i].bits} << 16;
@@ -79,6 +83,8 @@ ADDER_INLINE void store(bf16* p, F32 v) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(out)));
+#elif defined(__aarch64__)
+  vst1_u16(&p->bits, vmovn_u32(reinterpret_cast<uint32x4_t>(out)));
 #else
   for (int i = 0; i < kLanes; ++i) p[i].bits = static_cast<std::uint16_t>(out[i]);
 #endif
@@ -91,6 +97,8 @@ ADDER_INLINE F32 load(const f16* p) {
 #elif defined(__F16C__)
   return reinterpret_cast<F32>(
       _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__aarch64__)
+  return reinterpret_cast<F32>(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits))));
 #else
   // Exponent re-bias by a multiplication handles subnormals; infinities and NaN are patched.
   U32 bits;
@@ -111,6 +119,8 @@ ADDER_INLINE void store(f16* p, F32 v) {
 #elif defined(__F16C__)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+  vst1_u16(&p->bits, vreinterpret_u16_f16(vcvt_f16_f32(reinterpret_cast<float32x4_t>(v))));
 #else
   const U32 bits = reinterpret_cast<U32>(v);
   for (int i = 0; i < kLanes; ++i) {
@@ -240,6 +250,8 @@ ADDER_INLINE F32 round_small(F32 v) {
 #elif defined(__AVX2__)
   return reinterpret_cast<F32>(
       _mm256_round_ps(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__aarch64__)
+  return reinterpret_cast<F32>(vrndnq_f32(reinterpret_cast<float32x4_t>(v)));
 #else
   const F32 magic = set1(0x1.8p23F);
   F32 shifted = v + magic;

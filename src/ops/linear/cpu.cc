@@ -1,12 +1,19 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/dispatch.h"
 #include "ops/linear/kernels.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/shares.h"
 
 namespace adder::cpu {
+namespace {
+
+LinearKernels::Multiply kernel_for(DType weight) {
+  if (weight == DType::bf16) return multiply_bf16_weights();
+  return weight == DType::f16 ? linear_kernels().multiply_f16 : linear_kernels().multiply_f32;
+}
+
+}  // namespace
 
 void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool) {
   validate(args, weight.out_features(), weight.in_features());
@@ -29,8 +36,7 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
       .out_features = weight.out_features(),
   };
   if (all.ntokens == 0 || all.panels == 0) return;
-  const LinearKernels::Multiply multiply = visit_float(
-      weight.dtype(), []<typename T>(TypeTag<T>) { return linear_kernels().multiply(T{}); });
+  const LinearKernels::Multiply multiply = kernel_for(weight.dtype());
 
   if (all.ntokens <= kFewTokens) {
     const std::int64_t grain = panel_grain(all.ntokens, all.panel_elements);

@@ -12,7 +12,7 @@
 // weights per FMA and were slower.
 //
 // Register tile, in vectors: AVX-512 8 tokens × 3 panels of 1 (24 sums, 3 weights, 1 broadcast; 11
-// loads per 24 FMAs), AVX2 6 × 1 panel of 2, baseline 3 × 1 panel of 4.
+// loads per 24 FMAs), AVX2 6 × 1 panel of 2, NEON 6 × 1 and SSE2 3 × 1 panel of 4.
 //
 // Each sum is one accumulator that takes its inputs in order. Between blocks of inputs it rests in
 // y, as the float that it is. So no choice of tile, block or share changes a bit of the result.
@@ -38,6 +38,10 @@ constexpr int kWidePanels = 6;
 constexpr int kTokens = 6;
 constexpr int kPanels = 1;
 constexpr int kWidePanels = 3;
+#elif defined(__aarch64__)
+constexpr int kTokens = 6;
+constexpr int kPanels = 1;
+constexpr int kWidePanels = 2;
 #else
 constexpr int kTokens = 3;
 constexpr int kPanels = 1;
@@ -259,7 +263,7 @@ void multiply_panels(std::int64_t panels, std::int64_t tokens, const Tile<T>& ti
       multiply_panels<T, kPanels>(tokens, tile, ahead);
       break;
 #endif
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(__aarch64__)
     case 1:
       multiply_panels<T, 1>(tokens, tile, ahead);
       break;

@@ -33,13 +33,42 @@ struct LinearKernels {
   Multiply multiply_f32;
   Multiply multiply_bf16;
   Multiply multiply_f16;
-
-  /// By the dtype that the weight is stored in.
-  Multiply multiply(float) const { return multiply_f32; }
-  Multiply multiply(bf16) const { return multiply_bf16; }
-  Multiply multiply(f16) const { return multiply_f16; }
 };
 
 ADDER_TIERED_KERNELS(LinearKernels, linear_kernels)
+
+// bf16 weights times x rounded to bf16, in the tiers that multiply bf16 numbers.
+#if defined(ADDER_TIERS_X86)
+namespace tier_avx512bf16 {
+void multiply_rounded(const LinearWork&);
+}
+namespace tier_amx {
+void multiply_rounded(const LinearWork&);
+}
+namespace tier_amx_emulated {  // for tests
+void multiply_rounded(const LinearWork&);
+}
+#elif defined(ADDER_TIERS_ARM)
+namespace tier_i8mm {
+void multiply_rounded(const LinearWork&);
+}
+#endif
+
+/// The kernel for bf16 weights in the active tier.
+inline LinearKernels::Multiply multiply_bf16_weights() {
+  switch (active_cpu_tier()) {
+#if defined(ADDER_TIERS_X86)
+    case CpuTier::avx512bf16:
+      return tier_avx512bf16::multiply_rounded;
+    case CpuTier::amx:
+      return tier_amx::multiply_rounded;
+#elif defined(ADDER_TIERS_ARM)
+    case CpuTier::i8mm:
+      return tier_i8mm::multiply_rounded;
+#endif
+    default:
+      return linear_kernels().multiply_bf16;
+  }
+}
 
 }  // namespace adder::cpu

@@ -37,6 +37,8 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
   const bool is_int4 = weight.format() == WeightFormat::int4;
   const std::int64_t blocks = weight.blocks();
   const QuantizedLinearKernels& kernels = quantized_linear_kernels();
+  const QuantizedMatrixKernels* matrix = quantized_matrix_kernels();
+  if (matrix != nullptr && ntokens <= matrix->few_tokens) matrix = nullptr;
   WorkspaceCutter cutter(workspace);
 
   const QuantizeWork inputs{.x = args.x.as<float>(),
@@ -45,6 +47,7 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
                             .in_features = weight.columns(),
                             .blocks = blocks,
                             .zero = is_int4 ? QuantizedPanel::kInt4Zero : QuantizedPanel::kInt8Zero,
+                            .tokens_together = matrix != nullptr ? 1 : kernels.tokens_together,
                             .to = cut(cutter, ntokens, blocks)};
   // Fewer tokens than a step are quantized faster than another thread is woken.
   pool.parallel_for(ceil_div(ntokens, kQuantTokenStep), 1,
@@ -71,7 +74,8 @@ void quantized_linear(const LinearArgs& args, const QuantizedMatrix& weight,
       .y_stride = args.y.stride(0),
       .out_features = weight.rows(),
   };
-  const auto multiply = is_int4 ? kernels.multiply_int4 : kernels.multiply_int8;
+  auto multiply = is_int4 ? kernels.multiply_int4 : kernels.multiply_int8;
+  if (matrix != nullptr) multiply = is_int4 ? matrix->multiply_int4 : matrix->multiply_int8;
   // As for a weight in floating point.
   if (ntokens <= kFewTokens) {
     const std::int64_t grain = panel_grain(ntokens, blocks * kQuantBlock * kQuantPanelRows);

@@ -14,12 +14,10 @@
 // Each sum takes its blocks in order, the blocks of 256 inputs theirs, and what rests in y in
 // between is the float that it is. So no choice of tile, block or share changes a bit of the
 // result.
-//
-// Without VNNI a dot product of four is two multiply-adds of 16-bit pairs, for even and for odd
-// bytes; the instruction that multiplies unsigned by signed bytes saturates its sums at 16 bits.
 
 #include "ops/quantized_linear/kernels.h"
 
+#include "ops/quantized_linear/dot.h"
 #include "simd/simd.h"
 
 namespace adder::cpu::ADDER_TIER {
@@ -53,6 +51,10 @@ constexpr int kWidePanels = 2;
 constexpr int kTokens = 3;
 constexpr int kPanels = 1;
 constexpr int kWidePanels = 2;
+#elif defined(__aarch64__)
+constexpr int kTokens = 3;
+constexpr int kPanels = 1;
+constexpr int kWidePanels = 2;
 #else
 constexpr int kTokens = 1;
 constexpr int kPanels = 1;
@@ -68,87 +70,6 @@ constexpr std::int64_t kBlocksAtOnce = 160;
 static_assert(kBlocksAtOnce % kBlocksOfInput == 0);
 // How far ahead, per panel, codes are prefetched from memory when decoding.
 constexpr int kPrefetchBytes = 2048;
-
-// ---- dot products of four -----------------------------------------------------------------------
-
-ADDER_INLINE I32 load_i32(const void* p) {
-  I32 v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-ADDER_INLINE std::int32_t load_word(const std::int8_t* p) {
-  std::int32_t v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-
-/// Four signed bytes in each lane.
-struct Bytes {
-  I32 all;
-  static ADDER_INLINE Bytes broadcast(const std::int8_t* p) { return {set1_i32(load_word(p))}; }
-};
-/// Four codes in each lane.
-struct Codes {
-  I32 all;
-  static ADDER_INLINE Codes of(I32 v) { return {v}; }
-};
-/// sum + Σ codes · bytes, lane by lane.
-ADDER_INLINE I32 dot(I32 sum, Codes codes, Bytes bytes) {
-#if defined(__AVX512VNNI__)
-  return reinterpret_cast<I32>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum),
-                                                   reinterpret_cast<__m512i>(codes.all),
-                                                   reinterpret_cast<__m512i>(bytes.all)));
-#else
-  return reinterpret_cast<I32>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sum),
-                                                       reinterpret_cast<__m256i>(codes.all),
-                                                       reinterpret_cast<__m256i>(bytes.all)));
-#endif
-}
-
-#else
-
-typedef std::int16_t I16 __attribute__((vector_size(kLanes * 4)));
-typedef std::uint16_t U16 __attribute__((vector_size(kLanes * 4)));
-
-// Σ of the two products in each lane.
-ADDER_INLINE I32 multiply_pairs(I16 a, I16 b) {
-#if defined(__AVX512BW__)
-  return reinterpret_cast<I32>(
-      _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<I32>(
-      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#elif defined(__SSE2__)
-  return reinterpret_cast<I32>(
-      _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
-#else
-  const I32 low_a = (reinterpret_cast<I32>(a) << 16) >> 16;
-  const I32 low_b = (reinterpret_cast<I32>(b) << 16) >> 16;
-  return low_a * low_b + (reinterpret_cast<I32>(a) >> 16) * (reinterpret_cast<I32>(b) >> 16);
-#endif
-}
-
-struct Bytes {
-  I16 even, odd;
-  static ADDER_INLINE Bytes broadcast(const std::int8_t* p) {
-    const I16 v = reinterpret_cast<I16>(set1_i32(load_word(p)));
-    return {(v << 8) >> 8, v >> 8};
-  }
-};
-struct Codes {
-  I16 even, odd;
-  static ADDER_INLINE Codes of(I32 v) {
-    const U16 u = reinterpret_cast<U16>(v);
-    return {reinterpret_cast<I16>(u & 0xff), reinterpret_cast<I16>(u >> 8)};
-  }
-};
-ADDER_INLINE I32 dot(I32 sum, Codes codes, Bytes bytes) {
-  return sum + (multiply_pairs(codes.even, bytes.even) + multiply_pairs(codes.odd, bytes.odd));
-}
-
-#endif
 
 // ---- codes --------------------------------------------------------------------------------------
 
@@ -531,14 +452,14 @@ void quantize_token(const QuantizeWork& work, const float* x, std::int64_t t, st
     const std::int32_t sum =
         quantize_block(x + block * kBlock, left, scale.inverse,
                        to.values + (block * kBlock * tokens + 4 * t), 4 * tokens);
-    to.starts[block * tokens + t] = -work.zero * sum;
+    to.starts[block * tokens + t] = (kCodeOffset - work.zero) * sum;
   }
 }
 
 void quantize(const QuantizeWork& work) {
   QuantizedInput to = work.to;
-  for (std::int64_t token = 0; token < work.ntokens; token += kTokens) {
-    const std::int64_t tokens = smaller(kTokens, work.ntokens - token);
+  for (std::int64_t token = 0; token < work.ntokens; token += work.tokens_together) {
+    const std::int64_t tokens = smaller(work.tokens_together, work.ntokens - token);
     for (std::int64_t t = 0; t < tokens; ++t) {
       quantize_token(work, work.x + (token + t) * work.x_stride, t, tokens, to);
     }
@@ -549,7 +470,8 @@ void quantize(const QuantizeWork& work) {
 }  // namespace
 
 const QuantizedLinearKernels& quantized_linear_kernels() {
-  static constexpr QuantizedLinearKernels kKernels{quantize, multiply<Int8>, multiply<Int4>};
+  static constexpr QuantizedLinearKernels kKernels{quantize, multiply<Int8>, multiply<Int4>,
+                                                   kTokens};
   return kKernels;
 }
 

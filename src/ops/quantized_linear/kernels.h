@@ -18,7 +18,8 @@ inline constexpr std::int64_t kQuantTokenStep = 24;
 ///   values [blocks][8][n][4]    integers
 ///   scales [blocks / 8][n]      of 256 inputs each, the last perhaps of fewer
 ///   starts [blocks][n]          what dot products of codes start from: the sum of the integers
-///                               times the negative code for zero
+///                               times the negative code for zero, counted from where the tier's
+///                               codes begin (kCodeOffset in dot.h)
 struct QuantizedInput {
   std::int8_t* values;
   float* scales;
@@ -45,7 +46,8 @@ struct QuantizeWork {
   std::int64_t ntokens;
   std::int64_t in_features;
   std::int64_t blocks;
-  std::int32_t zero;  ///< the code for zero
+  std::int32_t zero;             ///< the code for zero
+  std::int64_t tokens_together;  ///< that lie side by side
   QuantizedInput to;
 };
 
@@ -69,8 +71,34 @@ struct QuantizedLinearKernels {
   void (*quantize)(const QuantizeWork&);
   void (*multiply_int8)(const QuantizedLinearWork&);
   void (*multiply_int4)(const QuantizedLinearWork&);
+  std::int64_t tokens_together;  ///< that products take side by side
 };
 
-ADDER_TIERED_KERNELS_VNNI(QuantizedLinearKernels, quantized_linear_kernels)
+ADDER_TIERED_KERNELS_DOT(QuantizedLinearKernels, quantized_linear_kernels)
+
+/// Kernels for more than `few_tokens` tokens, with the same bits, in tiers that multiply matrices
+/// of bytes. x has its tokens one by one; its starts are not read.
+struct QuantizedMatrixKernels {
+  void (*multiply_int8)(const QuantizedLinearWork&);
+  void (*multiply_int4)(const QuantizedLinearWork&);
+  std::int64_t few_tokens;
+};
+
+#if defined(ADDER_TIERS_X86)
+namespace tier_amx {
+const QuantizedMatrixKernels& quantized_matrix_kernels();
+}
+namespace tier_amx_emulated {  // for tests
+const QuantizedMatrixKernels& quantized_matrix_kernels();
+}
+#endif
+
+/// Those of the active tier, or null where it has none.
+inline const QuantizedMatrixKernels* quantized_matrix_kernels() {
+#if defined(ADDER_TIERS_X86)
+  if (active_cpu_tier() == CpuTier::amx) return &tier_amx::quantized_matrix_kernels();
+#endif
+  return nullptr;
+}
 
 }  // namespace adder::cpu

@@ -8,9 +8,10 @@
 namespace adder::cpu {
 namespace {
 
-LinearKernels::Multiply kernel_for(DType weight) {
-  if (weight == DType::bf16) return multiply_bf16_weights();
-  return weight == DType::f16 ? linear_kernels().multiply_f16 : linear_kernels().multiply_f32;
+LinearKernels::Multiply kernel_for(DType weight, bool round_inputs) {
+  const LinearKernels& kernels = linear_kernels();
+  if (weight == DType::bf16) return round_inputs ? multiply_rounded() : kernels.multiply_bf16;
+  return weight == DType::f16 ? kernels.multiply_f16 : kernels.multiply_f32;
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
       .out_features = weight.out_features(),
   };
   if (all.ntokens == 0) return;
-  const LinearKernels::Multiply multiply = kernel_for(weight.dtype());
+  const LinearKernels::Multiply multiply = kernel_for(weight.dtype(), args.round_inputs);
 
   // Threads share out panels, so that each reads its own part of the weight alone. A narrow layer
   // over many tokens shares out tokens instead: the weight is small, and panels would not go round.

@@ -38,8 +38,8 @@ struct Tile {
   const bf16* rest;  // of both panels, weights of the last inputs where these are not a whole step
   const bf16* x;     // first token, rounded
   std::int64_t x_stride;
-  std::int64_t steps;   // whole ones
-  const float* start;   // of the tile's first token and output, or null for zero
+  std::int64_t steps;  // whole ones
+  const float* start;  // of the tile's first token and output, or null for zero
   std::int64_t start_stride;
   float* y;  // of the tile's first token and output
   std::int64_t y_stride;
@@ -169,8 +169,8 @@ void multiply_block(const LinearWork& work, const bf16* x, std::int64_t width, s
   for (std::int64_t panel = work.panel_begin; panel < work.panel_end; panel += n) {
     n = work.panel_end - panel >= 2 ? 2 : 1;
     const std::int64_t output = panel * kOutputs;
-    const bf16* weights = static_cast<const bf16*>(work.weights) + panel * work.panel_elements +
-                          input * kOutputs;
+    const bf16* weights =
+        static_cast<const bf16*>(work.weights) + panel * work.panel_elements + input * kOutputs;
     if (rest_pairs > 0) {
       std::memset(static_cast<void*>(rest), 0, sizeof(rest));
       for (std::int64_t p = 0; p < n; ++p) {

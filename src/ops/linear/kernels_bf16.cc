@@ -1,11 +1,11 @@
 // bf16 weights times x rounded to bf16, for tiers with a dot product of two bf16 numbers in each
-// 32-bit lane: the packed weight is what it takes, 16 outputs of a pair of inputs. It does twice the
-// operations of an FMA, and weights need not be widened.
+// 32-bit lane: the packed weight is what it takes, 16 outputs of a pair of inputs. It does twice
+// the operations of an FMA, and weights need not be widened.
 //
-// x is rounded once per block of tokens and inputs, into 256 KB on the stack; then tiles of tokens ×
-// panels go over the block's inputs, panels outside, so that x stays in L2 and three panels' weights
-// of the block (96 KB) pass through it. With few tokens the block is as long as it can be, so that
-// weights are read along.
+// x is rounded once per block of tokens and inputs, into 256 KB on the stack; then tiles of tokens
+// × panels go over the block's inputs, panels outside, so that x stays in L2 and three panels'
+// weights of the block (96 KB) pass through it. With few tokens the block is as long as it can be,
+// so that weights are read along.
 //
 // Register tile, in vectors: AVX-512 8 tokens × 3 panels of 1 (24 sums, 3 weights, x from memory),
 // NEON 6 × 1 panel of 4; with one or two tokens 6 (NEON 2) panels, to read several streams at once.
@@ -95,10 +95,9 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
   for (int t = 0; t < kT; ++t) {
 #pragma GCC unroll 8
     for (int v = 0; v < kV; ++v) {
-      sum[t][v] =
-          tile.start == nullptr
-              ? zero()
-              : load_outputs(tile.start + t * tile.start_stride, v * kLanes, tile.outputs);
+      sum[t][v] = tile.start == nullptr
+                      ? zero()
+                      : load_outputs(tile.start + t * tile.start_stride, v * kLanes, tile.outputs);
     }
   }
   const bf16* weights = tile.weights;

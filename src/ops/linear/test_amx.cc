@@ -82,9 +82,9 @@ TEST(LinearAmx, IsAsGoodAsPlainLoopsOverRoundedInputs) {
     test::Guarded<float> y(c.ntokens * c.out);
     cpu::tier_amx_emulated::multiply_rounded(
         work_of(c, weight, x.data(), bias, y.view({c.ntokens, c.out}).as<float>()));
-    EXPECT_TRUE(test::as_good_as_plain(
-        y.span(), reference<double>(c, in_bf16(x), in_bf16(source), bias),
-        reference<float>(c, in_bf16(x), in_bf16(source), bias)));
+    EXPECT_TRUE(test::as_good_as_plain(y.span(),
+                                       reference<double>(c, in_bf16(x), in_bf16(source), bias),
+                                       reference<float>(c, in_bf16(x), in_bf16(source), bias)));
     EXPECT_TRUE(y.intact());
   }
 }

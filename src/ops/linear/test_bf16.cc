@@ -1,5 +1,5 @@
-// The tiers that round x to bf16 where the weight is bf16: how far that may lead from the exact sum.
-// What they do with rounded x is tested with all other tiers in test.cc.
+// The tiers that round x to bf16 where the weight is bf16: how far that may lead from the exact
+// sum. What they do with rounded x is tested with all other tiers in test.cc.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,8 @@ TEST(LinearBf16, RoundingInputsCostsTwoToTheMinus9OfEachProduct) {
     std::vector<float> y(kTokens * kOut);
     cpu::linear({.x = ConstTensorView::of(x.data(), {kTokens, kIn}),
                  .bias = {},
-                 .y = TensorView::of(y.data(), {kTokens, kOut})},
+                 .y = TensorView::of(y.data(), {kTokens, kOut}),
+                 .round_inputs = true},
                 weight, pool);
     double most = 0;
     for (std::int64_t t = 0; t < kTokens; ++t) {

@@ -4,10 +4,10 @@
 // Few tokens (decoding) are bound by reading the weight once.
 //
 // Register tile, in vectors: AVX-512 4 tokens × 3 panels of 1 (12 integer and 12 float sums), 256
-// bits 2 × 1 panel of 2, NEON 3 × 1 and SSE2 1 × 1 panel of 4; with one token 6 panels (256 bits and
-// NEON: 2), so that several streams of memory are read at once. Many tokens go over blocks of inputs outside and panels
-// inside, as in ops/linear: x stays in L2, the codes of three panels in L1, where those of 4 bits
-// are taken apart once per 512 tokens.
+// bits 2 × 1 panel of 2, NEON 3 × 1 and SSE2 1 × 1 panel of 4; with one token 6 panels (256 bits
+// and NEON: 2), so that several streams of memory are read at once. Many tokens go over blocks of
+// inputs outside and panels inside, as in ops/linear: x stays in L2, the codes of three panels in
+// L1, where those of 4 bits are taken apart once per 512 tokens.
 //
 // Each sum takes its blocks in order; between blocks of inputs it rests in y, as the float that it
 // is. So no choice of tile, block or share changes a bit of the result.

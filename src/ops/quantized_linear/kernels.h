@@ -7,8 +7,8 @@
 namespace adder::cpu {
 
 /// x, quantized: rows of `blocks` times 32 integers, a scale for each block, and what its dot
-/// products start from: the sum of its integers times the negative code for zero, counted from where
-/// the tier's codes begin (kCodeOffset in dot.h).
+/// products start from: the sum of its integers times the negative code for zero, counted from
+/// where the tier's codes begin (kCodeOffset in dot.h).
 struct QuantizedInput {
   std::int8_t* values;
   float* scales;
@@ -49,8 +49,8 @@ struct QuantizedLinearKernels {
 
 ADDER_TIERED_KERNELS_DOT(QuantizedLinearKernels, quantized_linear_kernels)
 
-/// Kernels for more than `few_tokens` tokens, with the same bits, in tiers that multiply matrices of
-/// bytes. They do not read the starts of x.
+/// Kernels for more than `few_tokens` tokens, with the same bits, in tiers that multiply matrices
+/// of bytes. They do not read the starts of x.
 struct QuantizedMatrixKernels {
   void (*multiply_int8)(const QuantizedLinearWork&);
   void (*multiply_int4)(const QuantizedLinearWork&);

@@ -1,6 +1,6 @@
 // Quantized weights times many tokens, by AMX. A block of 32 inputs has a scale of its own for each
-// token and output, so an instruction multiplies 16 tokens by 16 outputs over one block: half of the
-// depth that it could take, in the same 16 cycles, yet four times the operations of VNNI's dot
+// token and output, so an instruction multiplies 16 tokens by 16 outputs over one block: half of
+// the depth that it could take, in the same 16 cycles, yet four times the operations of VNNI's dot
 // products. What follows takes more: the 256 sums go through memory (16 stores), become floats and
 // are scaled (16 × 3 vector instructions, 24 cycles), all of it beside the products of the next
 // block, which uses other registers.
@@ -101,11 +101,11 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
     // Tokens that are not there repeat the last one's scales, and are not stored.
     const std::int64_t there = smaller(t, tile.tokens - 1);
     x_scale_at[t] = there * tile.x_blocks;
-    sum[t] = tile.start == nullptr ? zero()
-                                   : load_n(tile.start + there * tile.start_stride, outputs);
+    sum[t] =
+        tile.start == nullptr ? zero() : load_n(tile.start + there * tile.start_stride, outputs);
   }
   const auto add = [&](std::int64_t b, const std::int32_t(&dots)[kTokens][kOutputs])
-                       __attribute__((always_inline)) {
+      __attribute__((always_inline)) {
     const F32 scale = load(reinterpret_cast<const f16*>(tile.scales + b * kScaleBytes));
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {

@@ -64,18 +64,17 @@ TEST(QuantizedLinearAmx, HasTheBitsOfTheTiersWithFma) {
                                                 .zero = 0,
                                                 .to = to});
       test::Guarded<float> y(c.ntokens * c.out);
-      cpu::QuantizedLinearWork work{
-          .x = to,
-          .ntokens = c.ntokens,
-          .blocks = blocks,
-          .weights = reinterpret_cast<const std::uint8_t*>(weight.data()),
-          .panel_bytes = weight.panel_bytes(),
-          .panel_begin = 0,
-          .panel_end = weight.panels() / 2,
-          .bias = c.with_bias ? bias.data() : nullptr,
-          .y = y.view({c.ntokens, c.out}).as<float>(),
-          .y_stride = c.out,
-          .out_features = c.out};
+      cpu::QuantizedLinearWork work{.x = to,
+                                    .ntokens = c.ntokens,
+                                    .blocks = blocks,
+                                    .weights = reinterpret_cast<const std::uint8_t*>(weight.data()),
+                                    .panel_bytes = weight.panel_bytes(),
+                                    .panel_begin = 0,
+                                    .panel_end = weight.panels() / 2,
+                                    .bias = c.with_bias ? bias.data() : nullptr,
+                                    .y = y.view({c.ntokens, c.out}).as<float>(),
+                                    .y_stride = c.out,
+                                    .out_features = c.out};
       const auto& kernels = cpu::tier_amx_emulated::quantized_matrix_kernels();
       const auto multiply =
           format == WeightFormat::int4 ? kernels.multiply_int4 : kernels.multiply_int8;

@@ -27,7 +27,7 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
     check(options.states == DType::f32,
           "device cpu: states of dtype {} were asked for, expected f32, or a CUDA device",
           name_of(options.states));
-    return std::make_unique<CpuBackend>(options.nthreads);
+    return std::make_unique<CpuBackend>(options.nthreads, options.activations == DType::bf16);
   }
   if (const std::optional<int> index = cuda_index(options.device)) {
     return make_cuda_backend(*index, options.activations, options.states);

@@ -15,7 +15,9 @@ namespace adder {
 struct BackendOptions {
   /// "cpu", "cuda" or "cuda:N".
   std::string device = "cpu";
-  /// f32, bf16 or f16: of activations, where the backend offers a choice (the CPU's are f32).
+  /// f32, bf16 or f16: of activations, where the backend offers a choice. The CPU's are f32, but
+  /// bf16 allows rounding what is multiplied by matrices in bf16, in CPU tiers that multiply bf16
+  /// numbers.
   DType activations = DType::f32;
   /// f32 or bf16: of the states of recurrences; the CPU's are f32.
   DType states = DType::f32;

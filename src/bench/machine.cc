@@ -12,6 +12,7 @@
 #include "bench/op_benchmark.h"
 #include "core/tensor.h"
 #include "ops/linear/linear.h"
+#include "ops/quantized_linear/quantized_linear.h"
 
 namespace adder::bench {
 namespace {
@@ -33,17 +34,42 @@ double fma_flops(ThreadPool& pool, double seconds) {
   return rate(static_cast<double>(kRounds * kernels.fma_flops_per_round * pool.nthreads()), timing);
 }
 
-double linear_flops(ThreadPool& pool, double seconds) {
+double product_flops(const ProductKernel& kernel, ThreadPool& pool, double seconds) {
+  // A few milliseconds, whatever a round is.
+  constexpr std::int64_t kOperations = 200'000'000;
+  const std::int64_t rounds = std::max<std::int64_t>(1, kOperations / kernel.operations_per_round);
+  const Timing timing = time_calls(
+      [&] {
+        pool.parallel_for(pool.nthreads(), 1, [&](std::int64_t, std::int64_t) {
+          sink = static_cast<float>(kernel.run(rounds, 0x3f803f80));
+        });
+      },
+      seconds);
+  return rate(static_cast<double>(rounds * kernel.operations_per_round * pool.nthreads()), timing);
+}
+
+// Of the matrix product of a weight stored in `format`.
+double linear_flops(WeightFormat format, ThreadPool& pool, double seconds) {
   constexpr std::int64_t kTokens = 256;
   constexpr std::int64_t kIn = 768;
   constexpr std::int64_t kOut = 768;
+  constexpr double kFlops = 2.0 * kTokens * kIn * kOut;
   const Tensor x = Tensor::zeros(DType::f32, {kTokens, kIn});
   const Tensor y = Tensor::zeros(DType::f32, {kTokens, kOut});
   const Tensor source = Tensor::zeros(DType::f32, {kOut, kIn});
-  const cpu::PackedLinear weight = cpu::pack_linear(source.view, DType::f32, pool);
-  const LinearArgs args{.x = x.view, .bias = {}, .y = y.view};
-  return rate(2.0 * kTokens * kIn * kOut,
-              time_calls([&] { cpu::linear(args, weight, pool); }, seconds));
+  const LinearArgs args{.x = x.view, .bias = {}, .y = y.view, .round_inputs = true};
+  if (is_quantized(format)) {
+    const QuantizedMatrix weight = cpu::quantize_linear(source.view, format, {}, "a weight", pool);
+    const std::size_t bytes = cpu::quantized_linear_workspace_bytes(args, weight);
+    const std::shared_ptr<std::byte> workspace = allocate_host(bytes);
+    return rate(kFlops, time_calls(
+                            [&] {
+                              cpu::quantized_linear(args, weight, {workspace.get(), bytes}, pool);
+                            },
+                            seconds));
+  }
+  const cpu::PackedLinear weight = cpu::pack_linear(source.view, *dtype_of(format), pool);
+  return rate(kFlops, time_calls([&] { cpu::linear(args, weight, pool); }, seconds));
 }
 
 // Every thread reads its own `floats` of the buffer `repetitions` times in a call.
@@ -100,7 +126,12 @@ MachinePeaks measure_machine(ThreadPool& pool, double seconds) {
   const std::int64_t l3 = cache_bytes(_SC_LEVEL3_CACHE_SIZE);
   MachinePeaks peaks{.cpu = cpu_name(), .tier = active_cpu_tier(), .nthreads = pool.nthreads()};
   peaks.fma_flops = fma_flops(pool, seconds);
-  peaks.linear_flops = linear_flops(pool, seconds);
+  const ProductKernel* bf16 = bf16_peak_kernel();
+  peaks.bf16_flops = bf16 != nullptr ? product_flops(*bf16, pool, seconds) : peaks.fma_flops;
+  peaks.int8_flops = product_flops(int8_peak_kernel(), pool, seconds);
+  peaks.linear_flops = linear_flops(WeightFormat::f32, pool, seconds);
+  peaks.linear_bf16_flops = linear_flops(WeightFormat::bf16, pool, seconds);
+  peaks.linear_int8_flops = linear_flops(WeightFormat::int8, pool, seconds);
 
   // Well above L3, so that little of it is left there from one pass to the next.
   const std::int64_t bytes = std::clamp(4 * l3, 256 * kMB, 1024 * kMB);

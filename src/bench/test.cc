@@ -72,9 +72,16 @@ TEST(Machine, FiguresAreSane) {
   EXPECT_EQ(peaks.tier, active_cpu_tier());
   EXPECT_EQ(peaks.nthreads, 2);
   // From a slow board to a machine that does not exist yet.
-  for (double flops : {peaks.fma_flops, peaks.linear_flops}) {
+  for (double flops : {peaks.fma_flops, peaks.linear_flops, peaks.bf16_flops, peaks.int8_flops,
+                       peaks.linear_bf16_flops, peaks.linear_int8_flops}) {
     EXPECT_GT(flops, 1e8);
     EXPECT_LT(flops, 1e14);
+  }
+  EXPECT_EQ(peaks.flops_of(WeightFormat::f16), peaks.fma_flops);
+  EXPECT_EQ(peaks.flops_of(WeightFormat::bf16), peaks.bf16_flops);
+  EXPECT_EQ(peaks.flops_of(WeightFormat::int4), peaks.int8_flops);
+  if (!multiplies_bf16(peaks.tier)) {
+    EXPECT_EQ(peaks.bf16_flops, peaks.fma_flops);
   }
   for (double bytes : {peaks.dram_read_bytes, peaks.dram_copy_bytes}) {
     EXPECT_GT(bytes, 1e7);

@@ -148,13 +148,13 @@ std::string_view name_of(CpuTier tier) {
 }
 
 const std::vector<CpuTier>& compiled_cpu_tiers() {
-  static const std::vector<CpuTier> tiers{
-      CpuTier::baseline,
+  static const std::vector<CpuTier> tiers {
+    CpuTier::baseline,
 #if defined(ADDER_TIERS_X86)
-      CpuTier::avx2,       CpuTier::avxvnni,    CpuTier::avx512,
-      CpuTier::avx512vnni, CpuTier::avx512bf16, CpuTier::amx,
+        CpuTier::avx2, CpuTier::avxvnni, CpuTier::avx512, CpuTier::avx512vnni, CpuTier::avx512bf16,
+        CpuTier::amx,
 #elif defined(ADDER_TIERS_ARM)
-      CpuTier::dotprod,    CpuTier::i8mm,
+        CpuTier::dotprod, CpuTier::i8mm,
 #endif
   };
   return tiers;

@@ -50,7 +50,7 @@ CpuTier default_cpu_tier();
 CpuTier active_cpu_tier();
 
 /// Whether a tier multiplies bf16 numbers, so that it rounds to bf16 what bf16 weights are
-/// multiplied by.
+/// multiplied by, where it may.
 constexpr bool multiplies_bf16(CpuTier tier) {
   return tier == CpuTier::avx512bf16 || tier == CpuTier::amx || tier == CpuTier::i8mm;
 }
@@ -69,10 +69,10 @@ class ScopedCpuTier {
 };
 
 // Declares the kernel table `Kernels` of one operation in every tier that kernels.cc is compiled
-// for, and a function `get()` that returns that of the active tier, or of the best one below it that
-// there is. Each tier's copy comes from compiling kernels.cc again with that tier's flags (see
-// adder_add_op in cmake/AdderOp.cmake). ADDER_TIERED_KERNELS_DOT is for operations that are compiled
-// for the tiers that add a dot product of bytes, too.
+// for, and a function `get()` that returns that of the active tier, or of the best one below it
+// that there is. Each tier's copy comes from compiling kernels.cc again with that tier's flags (see
+// adder_add_op in cmake/AdderOp.cmake). ADDER_TIERED_KERNELS_DOT is for operations that are
+// compiled for the tiers that add a dot product of bytes, too.
 #if defined(ADDER_TIERS_X86)
 #define ADDER_TIERED_KERNELS(Kernels, get)                  \
   ADDER_KERNELS_OF_TIER(Kernels, get, baseline)             \

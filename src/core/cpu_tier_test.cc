@@ -47,9 +47,8 @@ TEST_P(EveryTier, IsActiveWhileForcedAndRefusedElsewhere) {
   EXPECT_EQ(active_cpu_tier(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    CpuTier, EveryTier, ::testing::ValuesIn(compiled_cpu_tiers()),
-    [](const auto& tier) { return std::string(name_of(tier.param)); });
+INSTANTIATE_TEST_SUITE_P(CpuTier, EveryTier, ::testing::ValuesIn(compiled_cpu_tiers()),
+                         [](const auto& tier) { return std::string(name_of(tier.param)); });
 
 }  // namespace
 }  // namespace adder

@@ -4,12 +4,7 @@
 // kernels files. With ADDER_AMX_EMULATED the same verbs are plain C++, rounding as the processor
 // does, so that the kernels' tests run on processors that have no AMX.
 
-#include <cstdint>
-#include <cstring>
-
-#ifndef ADDER_TIER
-#error "kernels are compiled through adder_add_op, which defines ADDER_TIER"
-#endif
+#include "simd/simd.h"
 
 namespace adder::simd {
 inline namespace ADDER_TIER {
@@ -52,9 +47,7 @@ void set_tile_element(int tile, int row, int column, T value) {
   std::memcpy(&tiles.bytes[tile][row][column * static_cast<int>(sizeof(T))], &value, sizeof(T));
 }
 
-inline void configure_tiles(const TileConfig& config) {
-  tiles = {.config = config};
-}
+inline void configure_tiles(const TileConfig& config) { tiles = {.config = config}; }
 inline void release_tiles() { tiles = {}; }
 
 template <int kTile>
@@ -95,8 +88,12 @@ void tile_dot_bf16() {
       float even = 0;
       float odd = 0;
       for (int k = 0; k < tiles.config.row_bytes[kA] / 4; ++k) {
-        const auto a = [&](int i) { return widened(tile_element<std::uint16_t>(kA, m, 2 * k + i)); };
-        const auto b = [&](int i) { return widened(tile_element<std::uint16_t>(kB, k, 2 * n + i)); };
+        const auto a = [&](int i) {
+          return widened(tile_element<std::uint16_t>(kA, m, 2 * k + i));
+        };
+        const auto b = [&](int i) {
+          return widened(tile_element<std::uint16_t>(kB, k, 2 * n + i));
+        };
         even = flushed(__builtin_fmaf(a(0), b(0), even));
         odd = flushed(__builtin_fmaf(a(1), b(1), odd));
       }
@@ -135,12 +132,16 @@ ADDER_INLINE void tile_zero() {
 /// Rows `stride_bytes` apart.
 template <int kTile>
 ADDER_INLINE void tile_load(const void* from, std::int64_t stride_bytes) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride_bytes), "i"(kTile)
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+               :
+               : "r"(from), "r"(stride_bytes), "i"(kTile)
                : "memory");
 }
 template <int kTile>
 ADDER_INLINE void tile_store(void* to, std::int64_t stride_bytes) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride_bytes), "i"(kTile)
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
+               :
+               : "r"(to), "r"(stride_bytes), "i"(kTile)
                : "memory");
 }
 

@@ -75,9 +75,15 @@ class Run {
   template <typename Peaks>
   void finish(Json& results, const Peaks& peaks) const {
     for (const char* part : {"prefill", "decode"}) {
-      for (Json& result : results[part]) add_bound(peaks, result);
+      for (Json& result : results[part]) add_bound(peaks, result, multiplied_format());
     }
     report(results, peaks);
+  }
+
+  /// What is multiplied: weights in 16 bits are widened, unless bf16 was asked for.
+  WeightFormat multiplied_format() const {
+    const WeightFormat format = model_.weight_format();
+    return is_quantized(format) || options_.model.dtype == "bf16" ? format : WeightFormat::f32;
   }
 
   std::int64_t turn_tokens() const {

@@ -75,6 +75,10 @@ Json report_header(const std::string& kind, const bench::MachinePeaks& peaks) {
                               {"threads", peaks.nthreads},
                               {"fma_gflop_per_s", peaks.fma_flops * 1e-9},
                               {"linear_gflop_per_s", peaks.linear_flops * 1e-9},
+                              {"bf16_gflop_per_s", peaks.bf16_flops * 1e-9},
+                              {"linear_bf16_gflop_per_s", peaks.linear_bf16_flops * 1e-9},
+                              {"int8_gop_per_s", peaks.int8_flops * 1e-9},
+                              {"linear_int8_gop_per_s", peaks.linear_int8_flops * 1e-9},
                               {"l2_read_gb_per_s", peaks.l2_read_bytes * 1e-9},
                               {"l3_read_gb_per_s", peaks.l3_read_bytes * 1e-9},
                               {"dram_read_gb_per_s", peaks.dram_read_bytes * 1e-9},
@@ -111,7 +115,11 @@ std::string peaks_table(const bench::MachinePeaks& peaks) {
       {fmt::format("{}, {}, {}", peaks.cpu, name_of(peaks.tier), thread_count(peaks.nthreads)),
        "rate", "unit"});
   table.add({"f32 multiply-add, in registers", rate(peaks.fma_flops), "GFLOP/s"});
-  table.add({"f32 matrix product 512 x 768 x 3072", rate(peaks.linear_flops), "GFLOP/s"});
+  table.add({"f32 matrix product 256 x 768 x 768", rate(peaks.linear_flops), "GFLOP/s"});
+  table.add({"bf16 multiply-add, in registers", rate(peaks.bf16_flops), "GFLOP/s"});
+  table.add({"bf16 matrix product", rate(peaks.linear_bf16_flops), "GFLOP/s"});
+  table.add({"int8 multiply-add, in registers", rate(peaks.int8_flops), "GOP/s"});
+  table.add({"int8 matrix product", rate(peaks.linear_int8_flops), "GOP/s"});
   table.add({"L2 read", rate(peaks.l2_read_bytes), "GB/s"});
   table.add({"L3 read", rate(peaks.l3_read_bytes), "GB/s"});
   table.add({"DRAM read", rate(peaks.dram_read_bytes), "GB/s"});
@@ -130,10 +138,10 @@ std::string peaks_table(const bench::DevicePeaks& peaks) {
   return table.text();
 }
 
-Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes) {
+Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes, WeightFormat format) {
   const auto [memory, rate] = memory_of(peaks, bytes);
   const double memory_s = bytes / rate;
-  const double arithmetic_s = flops / peaks.fma_flops;
+  const double arithmetic_s = flops / peaks.flops_of(format);
   if (memory_s > arithmetic_s) return {memory, memory_s};
   return {"arithmetic", arithmetic_s};
 }
@@ -145,11 +153,11 @@ Bound bound_of(const bench::DevicePeaks& peaks, double flops, double bytes) {
   return {"matrix", matrix_s};
 }
 
-void add_bound(const bench::MachinePeaks& peaks, Json& result) {
-  add_bound_to(bound_of(peaks, result["flops"], result["bytes"]), result);
+void add_bound(const bench::MachinePeaks& peaks, Json& result, WeightFormat format) {
+  add_bound_to(bound_of(peaks, result["flops"], result["bytes"], format), result);
 }
 
-void add_bound(const bench::DevicePeaks& peaks, Json& result) {
+void add_bound(const bench::DevicePeaks& peaks, Json& result, WeightFormat) {
   add_bound_to(bound_of(peaks, result["flops"], result["bytes"]), result);
 }
 

@@ -32,19 +32,23 @@ std::string peaks_table(const bench::MachinePeaks& peaks);
 std::string peaks_table(const bench::DevicePeaks& peaks);
 
 /// The least time that some work can take here, and what keeps it from being less: "arithmetic",
-/// or the memory that holds `bytes`: "L2", "L3" or "DRAM".
+/// or the memory that holds `bytes`: "L2", "L3" or "DRAM". Arithmetic is that of weights in
+/// `format`.
 struct Bound {
   std::string_view limit;
   double seconds = 0;
 };
-Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes);
+Bound bound_of(const bench::MachinePeaks& peaks, double flops, double bytes,
+               WeightFormat format = WeightFormat::f32);
 
 /// On a device: "copy" or "matrix".
 Bound bound_of(const bench::DevicePeaks& peaks, double flops, double bytes);
 
 /// Adds "bound" and "percent_of_bound" to a result that has "flops", "bytes" and "median_s".
-void add_bound(const bench::MachinePeaks& peaks, Json& result);
-void add_bound(const bench::DevicePeaks& peaks, Json& result);
+void add_bound(const bench::MachinePeaks& peaks, Json& result,
+               WeightFormat format = WeightFormat::f32);
+void add_bound(const bench::DevicePeaks& peaks, Json& result,
+               WeightFormat format = WeightFormat::f32);
 
 /// "87 % DRAM"
 std::string bound_cell(const Json& result);

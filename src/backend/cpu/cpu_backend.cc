@@ -223,7 +223,8 @@ Tensor CpuBackend::add_rms_norm(Tensor& residual, const Tensor& x, const Tensor&
 Tensor CpuBackend::linear(const Tensor& x, const LinearWeight& weight) {
   const auto& held = static_cast<const CpuLinearWeight&>(weight);
   Tensor y = matrix(x.view.dim(0), held.out_features());
-  const LinearArgs args{.x = x.view, .bias = held.bias(), .y = y.view};
+  const LinearArgs args{
+      .x = x.view, .bias = held.bias(), .y = y.view, .round_inputs = round_inputs_};
   if (const auto* packed = std::get_if<cpu::PackedLinear>(&held.packed())) {
     cpu::linear(args, *packed, pool_);
     return y;

@@ -10,7 +10,9 @@ namespace adder {
 /// turns on the team.
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int nthreads = 0) : pool_(nthreads) {}
+  /// With `round_inputs`, what is multiplied by matrices in bf16 may be rounded to bf16.
+  explicit CpuBackend(int nthreads = 0, bool round_inputs = false)
+      : pool_(nthreads), round_inputs_(round_inputs) {}
 
   std::string_view name() const override { return "cpu"; }
   int nthreads() const override { return pool_.nthreads(); }
@@ -62,6 +64,7 @@ class CpuBackend final : public Backend {
   Tensor matrix(std::int64_t rows, std::int64_t columns);
 
   ThreadPool pool_;
+  const bool round_inputs_;
   MemoryPool memory_{allocate_host};
 };
 

@@ -5,6 +5,8 @@
 #include <random>
 
 #include "bench/op_benchmark.h"
+#include "core/cpu_tier.h"
+#include "core/half.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/ref.h"
 
@@ -21,7 +23,7 @@ constexpr Shape kShapes[] = {{384, 1676}, {768, 384},  {384, 4096},
                              {768, 3352}, {1536, 768}, {768, 50288}};
 
 // Largest error over the outputs of the first and last token, relative to the rms of the truth;
-// of a wide layer 64 outputs from each end.
+// of a wide layer 64 outputs from each end. A tier that rounds x owes what follows from rounded x.
 double error_of(const std::vector<float>& x, const cpu::PackedLinear& weight,
                 const std::vector<float>& y) {
   const auto in = static_cast<std::size_t>(weight.in_features());
@@ -36,7 +38,10 @@ double error_of(const std::vector<float>& x, const cpu::PackedLinear& weight,
     const std::vector<double> row64(row.begin(), row.end());
     for (const std::size_t token : {std::size_t{0}, x.size() / in - 1}) {
       const auto first = x.begin() + static_cast<std::ptrdiff_t>(token * in);
-      const std::vector<double> x64(first, first + weight.in_features());
+      std::vector<double> x64(first, first + weight.in_features());
+      if (weight.dtype() == DType::bf16 && multiplies_bf16(active_cpu_tier())) {
+        for (double& v : x64) v = to_float(to_bf16(static_cast<float>(v)));
+      }
       double truth = 0;
       ref::linear_row<double>(x64, row64, {}, std::span(&truth, 1));
       worst = std::max(worst, std::abs(truth - static_cast<double>(y[token * out + o])));
@@ -58,7 +63,8 @@ Measurement measure(Shape shape, const std::vector<float>& source, DType dtype,
   std::vector<float> y(static_cast<std::size_t>(ntokens * shape.out_features));
   const LinearArgs args{.x = ConstTensorView::of(x.data(), {ntokens, shape.in_features}),
                         .bias = {},
-                        .y = TensorView::of(y.data(), {ntokens, shape.out_features})};
+                        .y = TensorView::of(y.data(), {ntokens, shape.out_features}),
+                        .round_inputs = true};
   cpu::linear(args, weight, pool);
 
   Measurement out;

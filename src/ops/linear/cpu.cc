@@ -8,9 +8,10 @@
 namespace adder::cpu {
 namespace {
 
-LinearKernels::Multiply kernel_for(DType weight) {
-  if (weight == DType::bf16) return multiply_bf16_weights();
-  return weight == DType::f16 ? linear_kernels().multiply_f16 : linear_kernels().multiply_f32;
+LinearKernels::Multiply kernel_for(DType weight, bool round_inputs) {
+  const LinearKernels& kernels = linear_kernels();
+  if (weight == DType::bf16) return round_inputs ? multiply_rounded() : kernels.multiply_bf16;
+  return weight == DType::f16 ? kernels.multiply_f16 : kernels.multiply_f32;
 }
 
 }  // namespace
@@ -35,8 +36,13 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
       .y_stride = args.y.stride(0),
       .out_features = weight.out_features(),
   };
+<<<<<<< HEAD
   if (all.ntokens == 0 || all.panels == 0) return;
   const LinearKernels::Multiply multiply = kernel_for(weight.dtype());
+=======
+  if (all.ntokens == 0) return;
+  const LinearKernels::Multiply multiply = kernel_for(weight.dtype(), args.round_inputs);
+>>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
 
   if (all.ntokens <= kFewTokens) {
     const std::int64_t grain = panel_grain(all.ntokens, all.panel_elements);

@@ -54,8 +54,8 @@ void multiply_rounded(const LinearWork&);
 }
 #endif
 
-/// The kernel for bf16 weights in the active tier.
-inline LinearKernels::Multiply multiply_bf16_weights() {
+/// The active tier's kernel for bf16 weights and x that may be rounded to bf16.
+inline LinearKernels::Multiply multiply_rounded() {
   switch (active_cpu_tier()) {
 #if defined(ADDER_TIERS_X86)
     case CpuTier::avx512bf16:

@@ -28,6 +28,10 @@ struct LinearArgs {
   /// (ntokens, out_features) f32; on a CUDA device f32 or the dtype of x. Rows contiguous, any row
   /// stride that keeps rows apart. Must not overlap x.
   TensorView y;
+  /// On the host, with a weight in bf16: x may be rounded to bf16 (to nearest even; beyond 3.39e38
+  /// to infinity), which the CPU tiers do that multiply bf16 numbers. Means nothing on a CUDA
+  /// device, where x has the dtype that is multiplied.
+  bool round_inputs = false;
   /// On a CUDA device, of a y in f32: y + bias + the sum in place of bias + the sum.
   bool accumulate = false;
 };
@@ -89,6 +93,11 @@ PackedLinear pack_linear(const ConstTensorView& source, DType storage_dtype, Thr
 /// where the CPU tier has FMA), starting from the bias. The order depends on nothing: not on the
 /// other tokens of the call, their number, or the number of threads. So decoding token by token
 /// gives the same bits as prefill of the whole prompt.
+///
+/// With `round_inputs`, a weight in bf16 and a tier that multiplies bf16 numbers, the sum is one of
+/// rounded x, in pairs of inputs or steps of 32 of them, as the tier's instruction adds them up,
+/// and what is below the normal numbers counts as zero. It differs from the exact sum by at most
+/// 2^-9 of each product and the roundings of the sum. The order depends on nothing all the same.
 void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool);
 
 }  // namespace cpu

@@ -28,7 +28,8 @@ TEST(LinearBf16, RoundingInputsCostsTwoToTheMinus9OfEachProduct) {
     std::vector<float> y(kTokens * kOut);
     cpu::linear({.x = ConstTensorView::of(x.data(), {kTokens, kIn}),
                  .bias = {},
-                 .y = TensorView::of(y.data(), {kTokens, kOut})},
+                 .y = TensorView::of(y.data(), {kTokens, kOut}),
+                 .round_inputs = true},
                 weight, pool);
     double most = 0;
     for (std::int64_t t = 0; t < kTokens; ++t) {

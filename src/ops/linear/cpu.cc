@@ -36,13 +36,8 @@ void linear(const LinearArgs& args, const PackedLinear& weight, ThreadPool& pool
       .y_stride = args.y.stride(0),
       .out_features = weight.out_features(),
   };
-<<<<<<< HEAD
   if (all.ntokens == 0 || all.panels == 0) return;
-  const LinearKernels::Multiply multiply = kernel_for(weight.dtype());
-=======
-  if (all.ntokens == 0) return;
   const LinearKernels::Multiply multiply = kernel_for(weight.dtype(), args.round_inputs);
->>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
 
   if (all.ntokens <= kFewTokens) {
     const std::int64_t grain = panel_grain(all.ntokens, all.panel_elements);

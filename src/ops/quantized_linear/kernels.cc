@@ -3,19 +3,11 @@
 // operations more, against eight of those instructions: 80 % of the integer peak at most. Few
 // tokens (decoding) are bound by reading the weight once.
 //
-<<<<<<< HEAD
 // Register tile, in vectors: AVX-512 with VNNI 8 tokens × 3 panels of 1, 256 bits with VNNI 6 × 1
 // panel of 2, baseline 1 × 1 panel of 4: integer sums alone, those in floating point rest in L1.
 // With one token 6 panels, so that several streams of memory are read at once. A tile goes over all
 // inputs, so that y is written once; codes stream from L2, 16 bytes a cycle, while those of the
 // next panels are fetched there. Those of 4 bits are taken apart once per block of tokens.
-=======
-// Register tile, in vectors: AVX-512 4 tokens × 3 panels of 1 (12 integer and 12 float sums), 256
-// bits 2 × 1 panel of 2, NEON 3 × 1 and SSE2 1 × 1 panel of 4; with one token 6 panels (256 bits
-// and NEON: 2), so that several streams of memory are read at once. Many tokens go over blocks of
-// inputs outside and panels inside, as in ops/linear: x stays in L2, the codes of three panels in
-// L1, where those of 4 bits are taken apart once per 512 tokens.
->>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
 //
 // Inputs lie as a tile reads them: kTokens tokens side by side, so that one address does for all.
 //

@@ -101,15 +101,9 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
   for (int t = 0; t < kTokens; ++t) {
     // Tokens that are not there repeat the last one's scales, and are not stored.
     const std::int64_t there = smaller(t, tile.tokens - 1);
-<<<<<<< HEAD
     x_scale_at[t] = there * tile.x_scale_stride;
     store(sums[t],
           tile.start == nullptr ? zero() : load_n(tile.start + there * tile.start_stride, outputs));
-=======
-    x_scale_at[t] = there * tile.x_blocks;
-    sum[t] =
-        tile.start == nullptr ? zero() : load_n(tile.start + there * tile.start_stride, outputs);
->>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
   }
   F32 part[kTokens];
 #pragma GCC unroll 16

@@ -76,11 +76,6 @@ void check_shape_in_every_dtype(std::int64_t ntokens, std::int64_t in_features,
     if (with_bias) args.bias = ConstTensorView::of(bias.data(), {out_features});
     cpu::linear(args, weight, pool);
     const auto stored = rounded(source, dtype);
-<<<<<<< HEAD
-    // A tier that multiplies bf16 numbers owes what follows from inputs in bf16.
-    const bool rounds = dtype == DType::bf16 && multiplies_bf16(active_cpu_tier());
-    const auto seen = rounds ? rounded(x, DType::bf16) : x;
-=======
     EXPECT_TRUE(test::as_good_as_plain(y.span(),
                                        reference<double>(ntokens, out_features, x, stored, bias),
                                        reference<float>(ntokens, out_features, x, stored, bias)));
@@ -89,7 +84,6 @@ void check_shape_in_every_dtype(std::int64_t ntokens, std::int64_t in_features,
     args.round_inputs = true;
     cpu::linear(args, weight, pool);
     const auto seen = rounded(x, DType::bf16);
->>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
     EXPECT_TRUE(test::as_good_as_plain(
         y.span(), reference<double>(ntokens, out_features, seen, stored, bias),
         reference<float>(ntokens, out_features, seen, stored, bias)));

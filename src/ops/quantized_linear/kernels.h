@@ -6,7 +6,6 @@
 
 namespace adder::cpu {
 
-<<<<<<< HEAD
 /// Inputs of a token that share a scale.
 inline constexpr std::int64_t kQuantInputBlock = 256;
 /// How many tokens lie side by side is for a tier to choose, but it divides this: tokens are shared
@@ -21,11 +20,6 @@ inline constexpr std::int64_t kQuantTokenStep = 24;
 ///   starts [blocks][n]          what dot products of codes start from: the sum of the integers
 ///                               times the negative code for zero, counted from where the tier's
 ///                               codes begin (kCodeOffset in dot.h)
-=======
-/// x, quantized: rows of `blocks` times 32 integers, a scale for each block, and what its dot
-/// products start from: the sum of its integers times the negative code for zero, counted from
-/// where the tier's codes begin (kCodeOffset in dot.h).
->>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
 struct QuantizedInput {
   std::int8_t* values;
   float* scales;
@@ -83,11 +77,7 @@ struct QuantizedLinearKernels {
 ADDER_TIERED_KERNELS_DOT(QuantizedLinearKernels, quantized_linear_kernels)
 
 /// Kernels for more than `few_tokens` tokens, with the same bits, in tiers that multiply matrices
-<<<<<<< HEAD
 /// of bytes. x has its tokens one by one; its starts are not read.
-=======
-/// of bytes. They do not read the starts of x.
->>>>>>> caead36612b4d6e1bbd0bac65e96777245757644
 struct QuantizedMatrixKernels {
   void (*multiply_int8)(const QuantizedLinearWork&);
   void (*multiply_int4)(const QuantizedLinearWork&);

@@ -137,7 +137,8 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
   return impl;
 }
 
-// A GGUF file whose tokenizer is of no supported kind still is a model of ids.
+// A GGUF file whose tokenizer is of no supported kind still is a model of ids, and so is what was
+// made from it.
 void load_tokenizer(Model::Impl& impl, const std::filesystem::path& path) {
   const auto file = find_tokenizer(path);
   impl.why_no_tokenizer = fmt::format(
@@ -147,7 +148,7 @@ void load_tokenizer(Model::Impl& impl, const std::filesystem::path& path) {
   try {
     impl.tokenizer = Tokenizer::load(*file);
   } catch (const Error& error) {
-    if (impl.network->config().format != "gguf") throw;
+    if (file->extension() != ".gguf" && impl.network->config().format != "gguf") throw;
     impl.why_no_tokenizer = error.what();
   }
 }

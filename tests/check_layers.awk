@@ -21,8 +21,8 @@ BEGIN {
   uses["top"] = "any"
 
   # Public headers and the layers they belong to; those not listed are of the topmost, runtime.
-  split("cuda_device cuda_stream dtype error quantized_matrix tensor_view thread_pool " \
-        "weight_format", list, " ")
+  split("cuda_device cuda_stream dtype error matrix_rows quantized_matrix tensor_view " \
+        "thread_pool weight_format", list, " ")
   for (i in list) public_layer["adder/" list[i] ".h"] = "core"
   public_layer["adder/model_config.h"] = "checkpoint"
   public_layer["adder/tokenizer.h"] = "tokenizer"

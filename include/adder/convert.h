@@ -30,8 +30,13 @@ struct ConvertReport {
 /// unpacked to load it. A_log, D, dt_bias, convolutions, norms, biases and the small projections of
 /// Mamba-1 stay as they are; so does an embedding that is not also the head.
 ///
-/// Throws adder::Error, and leaves no model.safetensors, if `from` is no such checkpoint, is
-/// quantized already or is a GGUF file, if a weight is not finite, or if `to` has weights already.
+/// Of a GGUF file config.json says what its metadata does, and tokenizer.gguf is that metadata
+/// itself, which has the tokenizer; blocks of Q8_0 become int8, and of Q4_0 int4, without a change.
+///
+/// Tensors are read, quantized and written one after another, in parts: memory holds some megabytes
+/// of them at a time. Throws adder::Error, and leaves neither weights nor a folder that was not
+/// there before, if `from` is no such checkpoint or is an earlier result, if a weight is not
+/// finite, or if `to` has weights already.
 ConvertReport convert(const std::filesystem::path& from, const std::filesystem::path& to,
                       const ConvertOptions& options);
 

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "adder/matrix_rows.h"
 #include "adder/quantized_matrix.h"
 #include "adder/weight_format.h"
 #include "backend/decode_loop.h"
@@ -129,6 +130,16 @@ class Backend {
   virtual std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                             const ConstTensorView& bias,
                                                             WeightFormat format) = 0;
+  /// The same of a matrix that is read as it is packed. By default it is taken where it lies, or
+  /// else decoded to float32 as a whole first.
+  virtual std::shared_ptr<const LinearWeight> upload_rows(const MatrixRows& weight,
+                                                          const ConstTensorView& bias,
+                                                          WeightFormat format) {
+    if (weight.view().defined()) return upload_linear(weight.view(), bias, format);
+    const Tensor decoded = Tensor::empty(DType::f32, {weight.rows(), weight.columns()});
+    weight.read(0, weight.rows(), decoded.span<float>());
+    return upload_linear(decoded.view, bias, format);
+  }
   /// Whether matrices of a format are multiplied with as they are.
   virtual bool multiplies(WeightFormat format) const { return !is_quantized(format); }
   /// A matrix of a format that the backend multiplies with, where it lies.
@@ -137,6 +148,9 @@ class Backend {
     static_cast<void>(bias);
     fail("{}: matrices of {} are not multiplied here", name(), name_of(weight.format()));
   }
+  /// Whether embeddings are looked up in a head of this format that they are tied to: then the
+  /// matrix is held once. Only of a format that holds exactly what is stored.
+  virtual bool embeds_from_head(WeightFormat format) const { return is_quantized(format); }
   /// The same matrix as an embedding that was uploaded, `host`, for a head that is tied to it.
   virtual std::shared_ptr<const LinearWeight> upload_tied_head(const Tensor& embedding,
                                                                const ConstTensorView& host,
@@ -178,11 +192,11 @@ class Backend {
   virtual Tensor concat_columns(const Tensor& a, const Tensor& b) = 0;
 
   virtual Tensor embedding(const Tensor& ids, const Tensor& weight) = 0;
-  /// The same from the rows of a quantized head that the embedding is tied to.
+  /// The same from the rows of a head that the embedding is tied to: see embeds_from_head.
   virtual Tensor tied_embedding(const Tensor& ids, const LinearWeight& head) {
     static_cast<void>(ids);
     static_cast<void>(head);
-    fail("{}: embeddings are not taken from a quantized head here", name());
+    fail("{}: embeddings are not taken from a head here", name());
   }
   /// `weight` may be undefined: all ones.
   virtual Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) = 0;

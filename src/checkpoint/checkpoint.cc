@@ -8,6 +8,7 @@
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/model_tensors.h"
+#include "checkpoint/stored_rows.h"
 #include "core/check.h"
 #include "core/mapped_file.h"
 #include "core/quote.h"
@@ -159,6 +160,19 @@ ConstTensorView Checkpoint::tensor(std::string_view name) const {
   return found->second.view;
 }
 
+std::unique_ptr<const MatrixRows> Checkpoint::rows(std::string_view name) const {
+  const StoredTensor& stored = contents_->at(name);
+  const bool is_dense = stored.blocks || stored.panels || stored.view.is_contiguous();
+  if (stored.view.rank != 2 || !is_dense) return nullptr;
+  return std::make_unique<StoredRows>(stored, *contents_->files[stored.file]);
+}
+
+ConstTensorView Checkpoint::stored_view(std::string_view name) const {
+  const StoredTensor& stored = contents_->at(name);
+  if (stored.blocks || stored.panels || !stored.view.is_contiguous()) return {};
+  return stored.view;
+}
+
 std::shared_ptr<const void> Checkpoint::copy_of(std::string_view name) const {
   const std::lock_guard lock(contents_->mutex);
   const auto found = contents_->copies.find(name);
@@ -174,6 +188,10 @@ void Checkpoint::release(std::string_view name) const {
   }
   if (stored.blocks) contents_->files[stored.file]->release(stored.blocks->bytes);
   if (stored.panels) contents_->files[stored.file]->release(stored.panels->bytes);
+  if (const ConstTensorView view = stored_view(name); view.defined()) {
+    contents_->files[stored.file]->release(
+        {static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.size_bytes())});
+  }
   const std::lock_guard lock(contents_->mutex);
   if (const auto found = contents_->copies.find(name); found != contents_->copies.end()) {
     contents_->copies.erase(found);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "adder/matrix_rows.h"
 #include "adder/model_config.h"
 #include "adder/tensor_view.h"
 #include "adder/weight_format.h"
@@ -58,6 +59,13 @@ class Checkpoint {
   /// address (safetensors headers may have any length), is copied on first use, and a quantized one
   /// is decoded to f32.
   ConstTensorView tensor(std::string_view name) const;
+  /// A matrix for whoever packs it: nothing is copied or decoded as a whole, and pages of the
+  /// mapping go back as rows are consumed. Valid until the end of this object. Null for a tensor
+  /// that is no matrix or was stored strided; throws as `tensor` does.
+  std::unique_ptr<const MatrixRows> rows(std::string_view name) const;
+  /// The tensor's bytes in row-major order as they are stored, at any address; undefined if it was
+  /// stored strided or is quantized.
+  ConstTensorView stored_view(std::string_view name) const;
   /// Keeps the copy behind such a tensor alive after `release(name)`; null where there is none.
   std::shared_ptr<const void> copy_of(std::string_view name) const;
   /// Gives up the memory behind a tensor that was packed elsewhere: the copy if there is one, or

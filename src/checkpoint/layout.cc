@@ -103,8 +103,10 @@ std::optional<fs::path> find_tokenizer(const fs::path& directory_or_file) {
   const bool in_folder = is_folder(directory_or_file);
   if (gguf && !in_folder) return gguf;
   const fs::path folder = in_folder ? directory_or_file : directory_or_file.parent_path();
-  const fs::path json = folder / "tokenizer.json";
-  return path_exists(json) ? std::optional(json) : gguf;
+  for (std::string_view name : {std::string_view("tokenizer.json"), kGgufTokenizer}) {
+    if (path_exists(folder / name)) return folder / name;
+  }
+  return gguf;
 }
 
 StatedConfig read_config(const fs::path& path) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/model_tensors.h"
@@ -35,9 +36,12 @@ CheckpointLayout find_layout(const std::filesystem::path& directory_or_file);
 /// in a folder without other weights. Nothing for other paths.
 std::optional<std::filesystem::path> find_gguf(const std::filesystem::path& directory_or_file);
 
+/// A GGUF file without tensors: the tokenizer of a checkpoint that was made from such a file.
+inline constexpr std::string_view kGgufTokenizer = "tokenizer.gguf";
+
 /// The file that describes the tokenizer of the checkpoint at a path: of a GGUF file itself; of
-/// others, and of folders, tokenizer.json in the folder, else the GGUF file of the folder. Nothing
-/// if there is none.
+/// others, and of folders, tokenizer.json in the folder, or tokenizer.gguf, else the GGUF file of
+/// the folder. Nothing if there is none.
 std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& directory_or_file);
 
 StatedConfig read_config(const std::filesystem::path& path);

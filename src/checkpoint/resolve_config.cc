@@ -17,6 +17,7 @@ class Resolver {
       : stated_(stated), tensors_(tensors), source_(source), model_(stated.model) {}
 
   ModelConfig resolve() {
+    if (tensors_.contains("layers.0.mixer.A")) model_.stores_A = true;
     model_.padded_vocab_size = extent("embedding.weight", 2, 0);
     agree(stated_.padded_vocab_size, model_.padded_vocab_size, "embedding.weight", "rows");
     model_.conv_bias = presence(stated_.conv_bias, "layers.0.mixer.conv1d.bias");

@@ -9,6 +9,7 @@
 // Source: the format's description in the safetensors repository's README.
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "checkpoint/tensor_table.h"
+#include "core/atomic_file.h"
 #include "core/mapped_file.h"
 
 namespace adder {
@@ -40,16 +42,45 @@ class SafetensorsFile {
   TensorTable tensors_;
 };
 
+/// What a file says of a tensor.
+struct TensorHeader {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+
+  std::int64_t bytes() const { return ConstTensorView(nullptr, dtype, shape).size_bytes(); }
+};
+
+/// Writes a safetensors file as its tensors come, which need not be in memory together. Readers see
+/// the old file or, after `commit`, the whole new one; without it nothing is left behind.
+class SafetensorsStream {
+ public:
+  /// Throws adder::Error on a repeated or reserved name, or a failure of the system.
+  SafetensorsStream(const std::filesystem::path& path, std::vector<TensorHeader> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+
+  /// In the order of the file: tensors whose bytes are a multiple of 64 come first, the others by
+  /// decreasing element size, those of one kind by name, and the header is padded, so that every
+  /// tensor in the mapped file is aligned to its element size and the former to 64 bytes.
+  const std::vector<TensorHeader>& tensors() const { return tensors_; }
+  /// The next bytes of the tensors in that order, as many at a time as suits.
+  void write(std::span<const std::byte> bytes);
+  /// After the last byte, once.
+  void commit();
+
+ private:
+  std::vector<TensorHeader> tensors_;
+  std::int64_t bytes_left_ = 0;
+  AtomicFile file_;
+};
+
 struct NamedTensor {
   std::string name;
   ConstTensorView view;  // contiguous, in host memory
 };
 
-/// Writes a safetensors file, atomically: readers see the old file or the whole new one. Tensors
-/// whose bytes are a multiple of 64 come first, the others by decreasing element size, those of one
-/// kind by name, and the header is padded, so that every tensor in the mapped file is aligned to
-/// its element size and the former to 64 bytes. Throws adder::Error on a repeated or reserved name,
-/// a view that is not contiguous, or a failure of the system.
+/// Writes a safetensors file of these tensors through a SafetensorsStream. Throws adder::Error for
+/// a view that is not contiguous, too.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,8 +24,6 @@ std::string_view stored_name(DType dtype) {
 
 void validate(const std::filesystem::path& path, const NamedTensor& tensor) {
   const auto& [name, view] = tensor;
-  check(name != "__metadata__", "cannot write {}: __metadata__ is reserved, expected another name",
-        path.string());
   check(view.defined(), "cannot write {}: tensor {} is missing", path.string(), in_quotes(name));
   check(view.device.type == DeviceType::cpu, "cannot write {}: tensor {} is not in host memory",
         path.string(), in_quotes(name));
@@ -36,23 +35,30 @@ void validate(const std::filesystem::path& path, const NamedTensor& tensor) {
 
 /// What the address of a tensor in the file is a multiple of, if those before it are of as much or
 /// more: 64 for what ends at such a place itself, as panels of quantized matrices do.
-std::size_t alignment_of(const ConstTensorView& view) {
-  const std::size_t element = size_of(view.dtype);
-  return view.size_bytes() % 64 == 0 ? 64 : element;
+std::size_t alignment_of(const TensorHeader& tensor) {
+  return tensor.bytes() % 64 == 0 ? 64 : size_of(tensor.dtype);
+}
+
+std::vector<TensorHeader> in_order(std::vector<TensorHeader> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorHeader& a, const TensorHeader& b) {
+    const std::size_t a_bytes = alignment_of(a);
+    const std::size_t b_bytes = alignment_of(b);
+    return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
+  });
+  return tensors;
 }
 
 /// The header with its length in front, padded with spaces so that the data is 64-byte aligned.
-std::string header_text(std::span<const NamedTensor* const> order,
+std::string header_text(const std::vector<TensorHeader>& tensors,
                         const std::map<std::string, std::string>& metadata) {
   json header = json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::int64_t offset = 0;
-  for (const NamedTensor* tensor : order) {
-    const std::int64_t end = offset + tensor->view.size_bytes();
-    const auto dims = tensor->view.dims();
-    header[tensor->name] = {{"dtype", stored_name(tensor->view.dtype)},
-                            {"shape", std::vector(dims.begin(), dims.end())},
-                            {"data_offsets", {offset, end}}};
+  for (const TensorHeader& tensor : tensors) {
+    const std::int64_t end = offset + tensor.bytes();
+    header[tensor.name] = {{"dtype", stored_name(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -65,34 +71,50 @@ std::string header_text(std::span<const NamedTensor* const> order,
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : tensors) {
-    validate(path, tensor);
-    order.push_back(&tensor);
-  }
-  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const std::size_t a_bytes = alignment_of(a->view);
-    const std::size_t b_bytes = alignment_of(b->view);
-    return a_bytes != b_bytes ? a_bytes > b_bytes : a->name < b->name;
-  });
+SafetensorsStream::SafetensorsStream(const std::filesystem::path& path,
+                                     std::vector<TensorHeader> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : tensors_(in_order(std::move(tensors))), file_(path) {
   std::set<std::string_view> names;
-  for (const NamedTensor* tensor : order) {
-    check(names.insert(tensor->name).second, "cannot write {}: the name {} is given twice",
-          path.string(), in_quotes(tensor->name));
+  for (const TensorHeader& tensor : tensors_) {
+    check(tensor.name != "__metadata__",
+          "cannot write {}: __metadata__ is reserved, expected another name", path.string());
+    check(names.insert(tensor.name).second, "cannot write {}: the name {} is given twice",
+          path.string(), in_quotes(tensor.name));
+    bytes_left_ += tensor.bytes();
   }
-  std::string header;
   try {
-    header = header_text(order, metadata);
+    file_.write(header_text(tensors_, metadata));
   } catch (const json::exception&) {
     fail("cannot write {}: a tensor name or metadata is not UTF-8", path.string());
   }
-  AtomicFile file(path);
-  file.write(header);
-  for (const NamedTensor* tensor : order) {
-    file.write({static_cast<const std::byte*>(tensor->view.data),
-                static_cast<std::size_t>(tensor->view.size_bytes())});
+}
+
+void SafetensorsStream::write(std::span<const std::byte> bytes) {
+  bytes_left_ -= static_cast<std::int64_t>(bytes.size());
+  assert(bytes_left_ >= 0);
+  file_.write(bytes);
+}
+
+void SafetensorsStream::commit() {
+  assert(bytes_left_ == 0);
+  file_.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorHeader> headers;
+  std::map<std::string_view, ConstTensorView> views;
+  for (const NamedTensor& tensor : tensors) {
+    validate(path, tensor);
+    const auto dims = tensor.view.dims();
+    headers.push_back({tensor.name, tensor.view.dtype, {dims.begin(), dims.end()}});
+    views[tensor.name] = tensor.view;
+  }
+  SafetensorsStream file(path, std::move(headers), metadata);
+  for (const TensorHeader& tensor : file.tensors()) {
+    file.write({static_cast<const std::byte*>(views.at(tensor.name).data),
+                static_cast<std::size_t>(tensor.bytes())});
   }
   file.commit();
 }

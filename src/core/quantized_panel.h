@@ -31,22 +31,25 @@ class QuantizedPanel {
     return out;
   }
 
+  /// Bytes of a row's codes in one block as `set_block` takes them.
+  std::int64_t row_bytes() const { return block_bytes() / kQuantPanelRows; }
+
+  /// Codes and scale of one block of one row. `codes` is of row_bytes(): a byte for each column, or
+  /// with int4 two a byte, column i in the lower half of byte i and column 16 + i in the upper.
+  void set_block(std::byte* panel, std::int64_t block, std::int64_t lane, const std::byte* codes,
+                 f16 scale) const {
+    std::byte* to = panel + block * block_bytes() + lane * kGroup;
+    for (std::int64_t at = 0; at < row_bytes(); at += kGroup) {
+      std::memcpy(to, codes + at, kGroup);
+      to += kQuantPanelRows * kGroup;
+    }
+    set_scale(panel, block, lane, scale);
+  }
   /// Makes all codes those of zero, and scales zero.
   void clear(std::byte* panel) const {
     const int zeros = is_int4_ ? kInt4Zero << 4 | kInt4Zero : kInt8Zero;
     std::memset(panel, zeros, static_cast<std::size_t>(scales_at()));
     std::memset(panel + scales_at(), 0, static_cast<std::size_t>(bytes() - scales_at()));
-  }
-  /// Of a cleared panel, or again the same.
-  void set_value(std::byte* panel, std::int64_t column, std::int64_t lane, int value) const {
-    std::byte& byte = panel[code_at(column, lane)];
-    if (!is_int4_) {
-      byte = static_cast<std::byte>(value + kInt8Zero);
-    } else if (is_upper(column)) {
-      byte = (byte & std::byte{15}) | static_cast<std::byte>((value + kInt4Zero) << 4);
-    } else {
-      byte = (byte & std::byte{0xf0}) | static_cast<std::byte>(value + kInt4Zero);
-    }
   }
   void set_scale(std::byte* panel, std::int64_t block, std::int64_t lane, f16 scale) const {
     std::memcpy(panel + scale_at(block, lane), &scale, sizeof(scale));

@@ -142,6 +142,7 @@ GgufFile::GgufFile(std::span<const std::byte> bytes, std::string source)
   const auto ntensors = reader.number<std::uint64_t>("the number of tensors");
   const auto nvalues = reader.number<std::uint64_t>("the number of metadata values");
   read_values(reader, nvalues);
+  head_ = bytes.first(reader.position());
   constexpr std::string_view kAlignment = "general.alignment";
   if (const auto stated = integer(kAlignment, 1, std::int64_t{1} << 31)) {
     alignment_ = static_cast<std::uint64_t>(*stated);
@@ -154,6 +155,13 @@ GgufFile::GgufFile(std::span<const std::byte> bytes, std::string source)
   read_tensors(reader, ntensors);
   const std::uint64_t end = reader.position();
   read_data(bytes, (end + alignment_ - 1) / alignment_ * alignment_);
+}
+
+std::vector<std::byte> GgufFile::without_tensors() const {
+  std::vector<std::byte> out(head_.begin(), head_.end());
+  // The number of tensors comes after the four letters and the version.
+  std::fill_n(out.begin() + 8, sizeof(std::uint64_t), std::byte{0});
+  return out;
 }
 
 // Counts are not trusted: nothing is reserved by them, and every round takes bytes from the file.

@@ -61,6 +61,8 @@ class GgufFile {
 
   const std::string& source() const { return source_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  /// A file with the same metadata and no tensors: what says how to cut text into tokens.
+  std::vector<std::byte> without_tensors() const;
 
   bool has(std::string_view key) const { return values_.find(key) != values_.end(); }
   /// An integer of any width and sign, from `least` to `most`.
@@ -92,6 +94,7 @@ class GgufFile {
   void read_data(std::span<const std::byte> bytes, std::uint64_t begin);
 
   std::string source_;
+  std::span<const std::byte> head_;  // up to the end of the metadata
   std::uint64_t alignment_ = 32;
   std::map<std::string_view, Value, std::less<>> values_;
   std::vector<GgufTensor> tensors_;

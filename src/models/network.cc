@@ -44,8 +44,9 @@ Tensor WeightLoader::conv_weight(const std::string& name) {
   return backend_.upload_conv_weight(host.view);
 }
 
-bool WeightLoader::stays_quantized(const std::string& name) const {
-  return is_quantized(source_.format(name)) && format_for(name) == source_.format(name);
+bool WeightLoader::embeds_from_head(const std::string& name) const {
+  const WeightFormat format = format_for(name);
+  return format == source_.format(name) && backend_.embeds_from_head(format);
 }
 
 bool may_be_quantized(const ModelConfig& config, std::string_view name) {
@@ -75,6 +76,9 @@ std::shared_ptr<const LinearWeight> WeightLoader::upload(const std::string& weig
       source_.format(weight) == format ? source_.quantized(weight) : std::nullopt;
   if (as_stored) {
     uploaded = backend_.upload_quantized(*as_stored, bias_host.view);
+  } else if (const auto rows = source_.rows(weight)) {
+    uploaded = backend_.upload_rows(*rows, bias_host.view, format);
+    source_.release(weight);
   } else {
     uploaded = backend_.upload_linear(source_.tensor(weight).view, bias_host.view, format);
     source_.release(weight);
@@ -184,7 +188,7 @@ Network::Network(const WeightSource& source, Backend& backend, std::optional<Wei
     : config_(source.config()) {
   WeightLoader loader(source, backend, format);
   const std::string embedding = "embedding.weight";
-  const bool is_of_head = config_.tie_embeddings && loader.stays_quantized(embedding);
+  const bool is_of_head = config_.tie_embeddings && loader.embeds_from_head(embedding);
   // The largest matrix first, if it has to be made of another format: the least memory is taken
   // when nothing else is there yet.
   if (is_of_head) {

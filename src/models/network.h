@@ -60,8 +60,9 @@ class WeightLoader {
   std::shared_ptr<const LinearWeight> linear(const std::string& name);
   std::shared_ptr<const LinearWeight> linear_without_bias(const std::string& name);
   Tensor embedding(const std::string& name);
-  /// Whether a matrix is stored quantized and kept so: then an embedding is rows of the tied head.
-  bool stays_quantized(const std::string& name) const;
+  /// Whether the embedding is looked up in the head that it is tied to: the backend does that, and
+  /// the head holds it as it is stored.
+  bool embeds_from_head(const std::string& name) const;
   /// The head, a matrix of its own.
   std::shared_ptr<const LinearWeight> head(const std::string& name);
   /// The head that is the embedding's matrix.

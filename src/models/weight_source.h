@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "adder/matrix_rows.h"
 #include "adder/model_config.h"
 #include "adder/quantized_matrix.h"
 #include "core/tensor.h"
@@ -23,6 +24,12 @@ class WeightSource {
   /// What a matrix is kept as unless another format is asked for.
   virtual WeightFormat format(const std::string& name) const {
     return *format_of(tensor(name).view.dtype);
+  }
+  /// The matrix for whoever packs it, with less memory than `tensor` takes; null if there is only
+  /// that. Valid as long as the source.
+  virtual std::unique_ptr<const MatrixRows> rows(const std::string& name) const {
+    static_cast<void>(name);
+    return nullptr;
   }
   /// The matrix as it is stored, if that is in the layout of a QuantizedMatrix.
   virtual std::optional<QuantizedMatrix> quantized(const std::string& name) const {

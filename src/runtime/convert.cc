@@ -1,15 +1,20 @@
 #include "adder/convert.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adder/thread_pool.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/config_writer.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/safetensors.h"
+#include "core/atomic_file.h"
 #include "core/check.h"
+#include "core/mapped_file.h"
 #include "core/quote.h"
-#include "core/tensor.h"
 #include "models/network.h"
 #include "ops/quantized_linear/quantized_linear.h"
 
@@ -32,70 +37,132 @@ void check_target(const fs::path& to) {
 }
 
 void copy_text(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  check(!error, "cannot copy {} to {}: {}", from.string(), to.string(), error.message());
+  const MappedFile file(from);
+  write_file_atomically(to, file.bytes());
 }
 
-// What is to be written, and what keeps it.
-class Tensors {
+// The folder to write, which goes again if it was made for nothing.
+class Target {
  public:
-  void add(std::string name, const ConstTensorView& view) {
-    tensors_.push_back({std::move(name), view});
-    bytes_ += view.size_bytes();
+  explicit Target(fs::path folder) : folder_(std::move(folder)) {
+    is_new_ = !fs::exists(folder_);
+    check_target(folder_);
   }
-  void add(const std::string& name, const QuantizedMatrix& matrix) {
-    matrices_.push_back(matrix);
-    add(fmt::format("{}.{}", name, name_of(matrix.format())),
-        ConstTensorView(matrix.data(), DType::u8,
-                        std::vector{matrix.panels(), matrix.panel_bytes()}));
-    Tensor shape = Tensor::empty(DType::i64, {2});
-    shape.as<std::int64_t>()[0] = matrix.rows();
-    shape.as<std::int64_t>()[1] = matrix.columns();
-    shapes_.push_back(shape);
-    add(name + ".shape", shape.view);
+  ~Target() {
+    std::error_code ignored;
+    if (is_new_ && !kept_) fs::remove_all(folder_, ignored);
   }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
 
-  const std::vector<NamedTensor>& all() const { return tensors_; }
-  int matrices() const { return static_cast<int>(matrices_.size()); }
-  std::int64_t bytes() const { return bytes_; }
+  fs::path operator/(std::string_view name) const { return folder_ / name; }
+  void keep() { kept_ = true; }
 
  private:
-  std::vector<NamedTensor> tensors_;
-  std::vector<QuantizedMatrix> matrices_;
-  std::vector<Tensor> shapes_;
-  std::int64_t bytes_ = 0;
+  fs::path folder_;
+  bool is_new_ = false;
+  bool kept_ = false;
 };
 
-}  // namespace
+// What a tensor of the checkpoint becomes. One is in memory at a time, of a large one a part.
+class Conversion {
+ public:
+  Conversion(const Checkpoint& checkpoint, const fs::path& from, const ConvertOptions& options)
+      : checkpoint_(checkpoint), options_(options), pool_(options.nthreads) {
+    for (const std::string& name : checkpoint.names()) {
+      check(!checkpoint.has_panels(name),
+            "{}: tensor {} is {} already, expected floating-point numbers", from.string(),
+            in_quotes(name), name_of(checkpoint.format(name)));
+      const std::vector<std::int64_t> shape = checkpoint.shape(name);
+      if (!may_be_quantized(checkpoint.config(), name)) {
+        add({name, dtype_of_other(name), shape}, [this, name] { write_other(name); });
+        continue;
+      }
+      const QuantizedMatrix layout(options.format, shape[0], shape[1], nullptr);
+      add({fmt::format("{}.{}", name, name_of(options.format)),
+           DType::u8,
+           {layout.panels(), layout.panel_bytes()}},
+          [this, name, layout] { write_matrix(name, layout); });
+      add({name + ".shape", DType::i64, {2}},
+          [this, shape] { stream_->write(std::as_bytes(std::span(shape))); });
+      ++report_.matrices;
+    }
+    report_.bytes_before = checkpoint.total_bytes();
+  }
 
-ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
-  check(is_quantized(options.format), "convert: format is {}, expected int8 or int4",
-        name_of(options.format));
-  const Checkpoint checkpoint = Checkpoint::open(from);
-  check(checkpoint.config().format != "gguf",
-        "{} is a GGUF file, expected a checkpoint with config.json", from.string());
-  check_target(to);
-  ThreadPool pool(options.nthreads);
-  Tensors tensors;
-  std::int64_t done = 0;
-  for (const std::string& name : checkpoint.names()) {
-    check(!is_quantized(checkpoint.format(name)),
-          "{}: tensor {} is {} already, expected floating-point numbers", from.string(),
-          in_quotes(name), name_of(checkpoint.format(name)));
-    const ConstTensorView view = checkpoint.tensor(name);
-    done += view.size_bytes();
-    if (may_be_quantized(checkpoint.config(), name)) {
-      tensors.add(name,
-                  cpu::quantize_linear(view, options.format, {},
-                                       fmt::format("{}: tensor {}", from.string(), name), pool));
-      checkpoint.release(name);
-    } else {
-      tensors.add(name, view);
+  const ConvertReport& report() const { return report_; }
+
+  void write(SafetensorsStream& stream) {
+    stream_ = &stream;
+    for (const TensorHeader& tensor : stream.tensors()) writers_.at(tensor.name)();
+    if (options_.progress) options_.progress(1.0);
+  }
+  const std::vector<TensorHeader>& headers() const { return headers_; }
+
+ private:
+  void add(TensorHeader header, std::function<void()> writer) {
+    report_.bytes_after += header.bytes();
+    writers_[header.name] = std::move(writer);
+    headers_.push_back(std::move(header));
+  }
+
+  // As it is stored; what is in blocks and may not be integers here is decoded.
+  DType dtype_of_other(const std::string& name) const {
+    return is_quantized(checkpoint_.format(name)) ? DType::f32
+                                                  : *dtype_of(checkpoint_.format(name));
+  }
+
+  void write_other(const std::string& name) {
+    const ConstTensorView view = checkpoint_.tensor(name);
+    write({static_cast<const std::byte*>(view.data), static_cast<std::size_t>(view.size_bytes())});
+    checkpoint_.release(name);
+  }
+
+  void write_matrix(const std::string& name, const QuantizedMatrix& layout) {
+    constexpr std::int64_t kPartBytes = std::int64_t{8} << 20;
+    const std::unique_ptr<const MatrixRows> rows = checkpoint_.rows(name);
+    if (rows == nullptr) {  // strided
+      const auto whole = cpu::quantize_linear(checkpoint_.tensor(name), options_.format, {},
+                                              fmt::format("tensor {}", in_quotes(name)), pool_);
+      write({whole.data(), static_cast<std::size_t>(whole.bytes())});
+      return checkpoint_.release(name);
     }
-    if (options.progress) {
-      options.progress(static_cast<double>(done) / static_cast<double>(checkpoint.total_bytes()));
+    const std::int64_t most = std::max<std::int64_t>(1, kPartBytes / layout.panel_bytes());
+    std::vector<std::byte> part;
+    for (std::int64_t first = 0; first < layout.panels(); first += most) {
+      const std::int64_t count = std::min(most, layout.panels() - first);
+      part.resize(static_cast<std::size_t>(count * layout.panel_bytes()));
+      cpu::quantize_panels(*rows, options_.format, {}, first, count, part.data(), pool_);
+      write(part);
     }
+    checkpoint_.release(name);
+  }
+
+  void write(std::span<const std::byte> bytes) {
+    stream_->write(bytes);
+    done_ += static_cast<std::int64_t>(bytes.size());
+    if (options_.progress) {
+      options_.progress(static_cast<double>(done_) / static_cast<double>(report_.bytes_after));
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const ConvertOptions& options_;
+  ThreadPool pool_;
+  std::vector<TensorHeader> headers_;
+  std::map<std::string, std::function<void()>, std::less<>> writers_;
+  SafetensorsStream* stream_ = nullptr;
+  ConvertReport report_;
+  std::int64_t done_ = 0;
+};
+
+// What says how the weights are used, and how text becomes ids.
+void write_texts(const Checkpoint& checkpoint, const Target& to) {
+  if (checkpoint.config().format == "gguf") {
+    write_file_atomically(to / kGgufTokenizer, gguf_metadata(checkpoint.files().front()));
+    const std::string config = huggingface_config(checkpoint.config());
+    write_file_atomically(to / "config.json", std::as_bytes(std::span(config)));
+    return;
   }
   copy_text(checkpoint.directory() / "config.json", to / "config.json");
   for (const char* name : {"tokenizer.json", "generation_config.json"}) {
@@ -103,10 +170,22 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
       copy_text(checkpoint.directory() / name, to / name);
     }
   }
-  write_safetensors(to / "model.safetensors", tensors.all(), {{"format", "pt"}});
-  return {.bytes_before = checkpoint.total_bytes(),
-          .bytes_after = tensors.bytes(),
-          .matrices = tensors.matrices()};
+}
+
+}  // namespace
+
+ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  check(is_quantized(options.format), "convert: format is {}, expected int8 or int4",
+        name_of(options.format));
+  const Checkpoint checkpoint = Checkpoint::open(from);
+  Target target(to);
+  Conversion conversion(checkpoint, from, options);
+  SafetensorsStream stream(target / "model.safetensors", conversion.headers(), {{"format", "pt"}});
+  conversion.write(stream);
+  write_texts(checkpoint, target);
+  stream.commit();
+  target.keep();
+  return conversion.report();
 }
 
 }  // namespace adder

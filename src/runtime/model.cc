@@ -31,6 +31,9 @@ class CheckpointWeights final : public WeightSource {
     if (owner == nullptr) owner = checkpoint_;
     return {shared, std::const_pointer_cast<void>(owner)};
   }
+  std::unique_ptr<const MatrixRows> rows(const std::string& name) const override {
+    return checkpoint_->rows(name);
+  }
   WeightFormat format(const std::string& name) const override { return checkpoint_->format(name); }
   std::optional<QuantizedMatrix> quantized(const std::string& name) const override {
     if (!checkpoint_->has_panels(name)) return std::nullopt;
@@ -45,13 +48,14 @@ class CheckpointWeights final : public WeightSource {
     return QuantizedMatrix(checkpoint_->format(name), shape[0], shape[1], std::move(storage));
   }
   void release(const std::string& name) const override { checkpoint_->release(name); }
-  // The tensor, or the bytes of its blocks.
-  Tensor stored(const std::string& name) const {
+  // The tensor's bytes as they are stored.
+  ConstTensorView stored(const std::string& name) const {
     const auto blocks = checkpoint_->blocks(name);
-    if (blocks.empty()) return tensor(name);
-    return {TensorView(const_cast<std::byte*>(blocks.data()), DType::u8,
-                       {static_cast<std::int64_t>(blocks.size())}),
-            std::const_pointer_cast<Checkpoint>(checkpoint_)};
+    if (!blocks.empty()) {
+      return {blocks.data(), DType::u8, {static_cast<std::int64_t>(blocks.size())}};
+    }
+    const ConstTensorView view = checkpoint_->stored_view(name);
+    return view.defined() ? view : checkpoint_->tensor(name);
   }
 
  private:
@@ -76,9 +80,10 @@ DType state_dtype(const std::string& name) {
 }
 
 // Samples every tensor of the model: two models that differ in a trained way differ in each.
-// `stored` gives a tensor as it is stored.
+// `stored` gives a tensor as it is stored, and `done` gives back the pages that looking took.
 std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::string>& names,
-                             const std::function<Tensor(const std::string&)>& stored) {
+                             const std::function<ConstTensorView(const std::string&)>& stored,
+                             const std::function<void(const std::string&)>& done) {
   constexpr std::size_t kSamples = 16;
   constexpr std::size_t kSampleBytes = 64;
   XXH3_state_t hash;
@@ -87,16 +92,17 @@ std::uint64_t fingerprint_of(const ModelConfig& config, const std::vector<std::s
                                   config.n_layer, config.padded_vocab_size, config.ngroups};
   XXH3_64bits_update(&hash, numbers, sizeof(numbers));
   for (const std::string& name : names) {
-    const Tensor tensor = stored(name);
+    const ConstTensorView view = stored(name);
     XXH3_64bits_update(&hash, name.data(), name.size());
-    XXH3_64bits_update(&hash, tensor.view.dims().data(), tensor.view.dims().size_bytes());
-    const auto* bytes = static_cast<const unsigned char*>(tensor.view.data);
-    const auto size = static_cast<std::size_t>(tensor.view.size_bytes());
-    if (!tensor.view.is_contiguous() || size == 0) continue;
+    XXH3_64bits_update(&hash, view.dims().data(), view.dims().size_bytes());
+    const auto* bytes = static_cast<const unsigned char*>(view.data);
+    const auto size = static_cast<std::size_t>(view.size_bytes());
+    if (!view.is_contiguous() || size == 0) continue;
     for (std::size_t i = 0; i < kSamples; ++i) {
       const std::size_t begin = size / kSamples * i;
       XXH3_64bits_update(&hash, bytes + begin, std::min(kSampleBytes, size - begin));
     }
+    done(name);
   }
   return XXH3_64bits_digest(&hash);
 }
@@ -131,7 +137,8 @@ std::shared_ptr<Model::Impl> build(const WeightSource& source, std::int64_t para
   return impl;
 }
 
-// A GGUF file whose tokenizer is of no supported kind still is a model of ids.
+// A GGUF file whose tokenizer is of no supported kind still is a model of ids, and so is what was
+// made from it.
 void load_tokenizer(Model::Impl& impl, const std::filesystem::path& path) {
   const auto file = find_tokenizer(path);
   impl.why_no_tokenizer = fmt::format(
@@ -141,7 +148,7 @@ void load_tokenizer(Model::Impl& impl, const std::filesystem::path& path) {
   try {
     impl.tokenizer = Tokenizer::load(*file);
   } catch (const Error& error) {
-    if (impl.network->config().format != "gguf") throw;
+    if (file->extension() != ".gguf" && impl.network->config().format != "gguf") throw;
     impl.why_no_tokenizer = error.what();
   }
 }
@@ -153,8 +160,12 @@ Model Model::load(const std::filesystem::path& path, const LoadOptions& options)
   const CheckpointWeights source(checkpoint);
   auto impl = build(source, checkpoint->parameter_count(), options);
   impl->name = path.string();
-  impl->fingerprint = fingerprint_of(checkpoint->config(), checkpoint->names(),
-                                     [&](const std::string& name) { return source.stored(name); });
+  impl->fingerprint = fingerprint_of(
+      checkpoint->config(), checkpoint->names(),
+      [&](const std::string& name) { return source.stored(name); },
+      [&](const std::string& name) {
+        if (!checkpoint->has_panels(name)) checkpoint->release(name);
+      });
   load_tokenizer(*impl, path);
   return Model(std::move(impl));
 }
@@ -165,8 +176,10 @@ Model Model::random(const std::string& shape, const LoadOptions& options) {
   impl->name = shape;
   impl->why_no_tokenizer =
       fmt::format("{}: a model of random weights has no tokenizer, expected ids", shape);
-  impl->fingerprint = fingerprint_of(source.config(), {"norm_f.weight"},
-                                     [&](const std::string& name) { return source.tensor(name); });
+  const Tensor norm = source.tensor("norm_f.weight");
+  impl->fingerprint = fingerprint_of(
+      source.config(), {"norm_f.weight"}, [&](const std::string&) { return norm.view; },
+      [](const std::string&) {});
   return Model(std::move(impl));
 }
 

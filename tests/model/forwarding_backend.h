@@ -36,7 +36,15 @@ class ForwardingBackend : public Backend {
                                                        WeightFormat format) override {
     return other_.upload_tied_head(embedding, host, format);
   }
+  std::shared_ptr<const LinearWeight> upload_rows(const MatrixRows& weight,
+                                                  const ConstTensorView& bias,
+                                                  WeightFormat format) override {
+    return other_.upload_rows(weight, bias, format);
+  }
   bool multiplies(WeightFormat format) const override { return other_.multiplies(format); }
+  bool embeds_from_head(WeightFormat format) const override {
+    return other_.embeds_from_head(format);
+  }
   std::shared_ptr<const LinearWeight> upload_quantized(const QuantizedMatrix& weight,
                                                        const ConstTensorView& bias) override {
     return other_.upload_quantized(weight, bias);

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "adder/convert.h"
 #include "adder/model.h"
 #include "checkpoint/checkpoint.h"
 #include "core/atomic_file.h"
@@ -294,6 +295,70 @@ TEST(GgufModel, BlocksOf8BitsLoseLittle) {
   const ScratchFile plain(gguf_of(Checkpoint::open(kBooks), decoded));
   const Model again = Model::load(plain.path(), {.dtype = "int8"});
   EXPECT_TRUE(test::same_bits(logits_of(model, ids), logits_of(again, ids)));
+}
+
+/// A checkpoint folder that `convert` made, removed at the end.
+class Converted {
+ public:
+  Converted(const fs::path& from, WeightFormat format)
+      : path_(fs::path(::testing::TempDir()) /
+              fmt::format("adder-converted-{}-{}", from.filename().string(), ::getpid())) {
+    fs::remove_all(path_);
+    convert(from, path_, {.format = format});
+  }
+  ~Converted() { fs::remove_all(path_); }
+  Converted(const Converted&) = delete;
+  Converted& operator=(const Converted&) = delete;
+
+  Model model() const { return Model::load(path_); }
+
+ private:
+  fs::path path_;
+};
+
+TEST_P(GgufOf, IsConvertedToWhatTheOriginalIs) {
+  const PlainCopy original(fs::path("tests/data/golden") / GetParam());
+  const ScratchFile file(gguf_of(Checkpoint::open(original.path())));
+  for (WeightFormat format : {WeightFormat::int8, WeightFormat::int4}) {
+    const Converted ours(file.path(), format);
+    const Converted theirs(original.path(), format);
+    const Model model = ours.model();
+    EXPECT_EQ(model.weight_format(), format);
+    EXPECT_EQ(model.config().format, "huggingface");
+    const std::vector<int> prompt = ids_up_to(70);
+    EXPECT_TRUE(test::same_bits(logits_of(model, prompt), logits_of(theirs.model(), prompt)));
+  }
+}
+
+TEST(GgufModel, BlocksOf8BitsStayWhatTheyAreWhenConverted) {
+  GgufBuilder builder =
+      gguf_of(Checkpoint::open(kBooks), Encoding{test::kGgmlQ8_0, test::q8_0_blocks});
+  add_tokenizer(builder, kBooks);
+  const ScratchFile file(builder);
+  const Converted converted(file.path(), WeightFormat::int8);
+  const Model model = converted.model();
+  const Model expected = Model::load(file.path());
+  const std::string text = "It was a dark night; 1,000 stars.";
+  const std::vector<int> prompt = expected.tokenizer().encode(text);
+  EXPECT_EQ(model.tokenizer().encode(text), prompt);
+  EXPECT_EQ(model.config().eos_token_ids, expected.config().eos_token_ids);
+  EXPECT_TRUE(test::same_bits(logits_of(model, prompt), logits_of(expected, prompt)));
+}
+
+TEST(GgufModel, ScalesOfBlocksAreFinite) {
+  GgufBuilder builder = gguf_of(Checkpoint::open("tests/data/golden/hf-mamba2-tiny"),
+                                Encoding{test::kGgmlQ8_0, test::q8_0_blocks});
+  std::string& data = builder.tensor("blk.1.ssm_in.weight").data;
+  data[0] = 0;
+  data[1] = 0x7c;  // infinity
+  const ScratchFile file(builder);
+  const std::string expected = file.path().string() +
+                               ": tensor \"blk.1.ssm_in.weight\" has a scale that is not finite in "
+                               "row 0, expected a number";
+  EXPECT_EQ(test::error_of([&] { Model::load(file.path()); }), expected);
+  const fs::path folder = file.path().string() + "-converted";
+  EXPECT_EQ(test::error_of([&] { convert(file.path(), folder, {}); }), expected);
+  EXPECT_FALSE(fs::exists(folder));
 }
 
 TEST(GgufModel, SnapshotsBelongToTheFile) {

@@ -21,7 +21,8 @@ constexpr const char* kExplanation =
     R"(Writes a folder that every command takes with -m: large matrices as integers of 8 or 4 bits,
 of which each 32 in a row share a scale, everything else as it was. It is multiplied with where it
 is mapped: nothing is unpacked to load it. With --score, a text that the model was not trained on,
-the model and the result are asked how well they predict it.
+the model and the result are asked how well they predict it. A GGUF file is converted too, and
+brings its tokenizer along.
 
 Examples:
   adder convert --format int4 --out mamba2-130m-int4 -m path/to/mamba2-130m

@@ -41,6 +41,9 @@ class CpuLinearWeight final : public LinearWeight {
     return std::visit([](const auto& weight) { return weight.bytes(); }, packed_) +
            (bias_.defined() ? bias_.view.size_bytes() : 0);
   }
+  void unpack_row(std::int64_t row, std::span<float> out) const {
+    std::visit([&](const auto& weight) { weight.unpack_row(row, out); }, packed_);
+  }
   const Packed& packed() const { return packed_; }
   ConstTensorView bias() const { return bias_.view; }
 
@@ -95,6 +98,16 @@ std::shared_ptr<const LinearWeight> CpuBackend::upload_linear(const ConstTensorV
                                                               WeightFormat format) {
   const auto packed = [&]() -> CpuLinearWeight::Packed {
     if (is_quantized(format)) return cpu::quantize_linear(weight, format, {}, "a weight", pool_);
+    return cpu::pack_linear(weight, *dtype_of(format), pool_);
+  };
+  return std::make_shared<CpuLinearWeight>(packed(), bias.defined() ? upload(bias) : Tensor());
+}
+
+std::shared_ptr<const LinearWeight> CpuBackend::upload_rows(const MatrixRows& weight,
+                                                            const ConstTensorView& bias,
+                                                            WeightFormat format) {
+  const auto packed = [&]() -> CpuLinearWeight::Packed {
+    if (is_quantized(format)) return cpu::quantize_linear(weight, format, {}, pool_);
     return cpu::pack_linear(weight, *dtype_of(format), pool_);
   };
   return std::make_shared<CpuLinearWeight>(packed(), bias.defined() ? upload(bias) : Tensor());
@@ -188,14 +201,15 @@ Tensor CpuBackend::embedding(const Tensor& ids, const Tensor& weight) {
 }
 
 Tensor CpuBackend::tied_embedding(const Tensor& ids, const LinearWeight& head) {
-  const auto& rows = std::get<QuantizedMatrix>(static_cast<const CpuLinearWeight&>(head).packed());
+  const auto& rows = static_cast<const CpuLinearWeight&>(head);
   const std::int64_t ntokens = ids.view.dim(0);
-  Tensor y = matrix(ntokens, rows.columns());
+  const std::int64_t width = rows.in_features();
+  Tensor y = matrix(ntokens, width);
   constexpr std::int64_t kTokenGrain = 8;
   pool_.parallel_for(ntokens, kTokenGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
-      rows.unpack_row(ids.as<std::int32_t>()[t], {y.as<float>() + t * rows.columns(),
-                                                  static_cast<std::size_t>(rows.columns())});
+      rows.unpack_row(ids.as<std::int32_t>()[t],
+                      {y.as<float>() + t * width, static_cast<std::size_t>(width)});
     }
   });
   return y;

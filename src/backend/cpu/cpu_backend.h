@@ -24,7 +24,11 @@ class CpuBackend final : public Backend {
   std::shared_ptr<const LinearWeight> upload_linear(const ConstTensorView& weight,
                                                     const ConstTensorView& bias,
                                                     WeightFormat format) override;
+  std::shared_ptr<const LinearWeight> upload_rows(const MatrixRows& weight,
+                                                  const ConstTensorView& bias,
+                                                  WeightFormat format) override;
   bool multiplies(WeightFormat /*format*/) const override { return true; }
+  bool embeds_from_head(WeightFormat /*format*/) const override { return true; }
   std::shared_ptr<const LinearWeight> upload_quantized(const QuantizedMatrix& weight,
                                                        const ConstTensorView& bias) override;
   Tensor upload_conv_weight(const ConstTensorView& weight) override;

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "adder/cuda_stream.h"
+#include "adder/matrix_rows.h"
 #include "adder/tensor_view.h"
 #include "adder/thread_pool.h"
 
@@ -74,7 +75,7 @@ class PackedLinear {
   void unpack_row(std::int64_t row, std::span<float> out) const;
 
  private:
-  friend PackedLinear pack_linear(const ConstTensorView&, DType, ThreadPool&);
+  friend PackedLinear pack_linear(const MatrixRows&, DType, ThreadPool&);
 
   std::int64_t out_features_ = 0;
   std::int64_t in_features_ = 0;
@@ -87,6 +88,9 @@ class PackedLinear {
 /// source row is read once. With the pool that later runs `linear`, each thread writes (and so
 /// places in its memory) the panels that it will read when decoding.
 PackedLinear pack_linear(const ConstTensorView& source, DType storage_dtype, ThreadPool& pool);
+
+/// The same of a matrix that need not lie anywhere: it is told which rows were read.
+PackedLinear pack_linear(const MatrixRows& source, DType storage_dtype, ThreadPool& pool);
 
 /// y = x · Wᵀ + bias: matrix-vector products for few tokens, matrix products for many, with the
 /// same bits. The sum runs over i = 0, 1, 2, ... in that order, in float32 (one rounding per term

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "core/ceil_div.h"
 #include "core/check.h"
@@ -31,6 +33,46 @@ To convert_weight(From value) {
   }
 }
 
+// 32-bit words of 16 rows, [lane][word] with `row_bytes` from one row to the next at any address,
+// to [word][lane].
+void transpose_words(const std::byte* source, std::int64_t row_bytes, std::int64_t words,
+                     std::byte* panel) {
+  using Words = std::uint32_t __attribute__((vector_size(16)));
+  constexpr std::int64_t kWord = 4;
+  constexpr std::int64_t kWidth = 4;  // words of a vector
+  const auto load = [&](std::int64_t lane, std::int64_t word) {
+    Words out;
+    std::memcpy(&out, source + lane * row_bytes + word * kWord, sizeof(out));
+    return out;
+  };
+  const auto store = [&](std::int64_t word, std::int64_t lane, Words value) {
+    std::memcpy(panel + (word * kPanelOutputs + lane) * kWord, &value, sizeof(value));
+  };
+  std::int64_t word = 0;
+  for (; word + kWidth <= words; word += kWidth) {
+    for (std::int64_t lane = 0; lane < kPanelOutputs; lane += kWidth) {
+      const Words a = load(lane, word);
+      const Words b = load(lane + 1, word);
+      const Words c = load(lane + 2, word);
+      const Words d = load(lane + 3, word);
+      const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+      const Words ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+      const Words cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      store(word, lane, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+      store(word + 1, lane, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+      store(word + 2, lane, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+      store(word + 3, lane, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+    }
+  }
+  for (; word < words; ++word) {
+    for (std::int64_t lane = 0; lane < kPanelOutputs; ++lane) {
+      std::memcpy(panel + (word * kPanelOutputs + lane) * kWord,
+                  source + lane * row_bytes + word * kWord, kWord);
+    }
+  }
+}
+
 // One panel: `rows` source rows, at most 16, `row_stride` apart. Goes over blocks of inputs whose
 // destination stays in L1, so that source rows are read along and the panel is written once.
 template <typename From, typename To>
@@ -41,7 +83,19 @@ void pack_panel(const From* source, std::int64_t row_stride, std::int64_t rows,
     std::memset(static_cast<void*>(panel), 0,
                 static_cast<std::size_t>(panel_elements) * sizeof(To));
   }
-  for (std::int64_t begin = 0; begin < in_features; begin += kBlock) {
+  std::int64_t packed = 0;  // inputs
+  // Words are moved as they are where they hold the same before and after.
+  constexpr std::int64_t kInputs = inputs_per_lane(DTypeOf<To>::value);
+  if constexpr (std::is_same_v<From, To> && kInputs * sizeof(To) == sizeof(std::uint32_t)) {
+    if (rows == kPanelOutputs) {
+      const std::int64_t words = in_features / kInputs;
+      transpose_words(reinterpret_cast<const std::byte*>(source),
+                      row_stride * static_cast<std::int64_t>(sizeof(From)), words,
+                      reinterpret_cast<std::byte*>(panel));
+      packed = words * kInputs;
+    }
+  }
+  for (std::int64_t begin = packed; begin < in_features; begin += kBlock) {
     const std::int64_t end = std::min(begin + kBlock, in_features);
     for (std::int64_t lane = 0; lane < rows; ++lane) {
       const From* row = source + lane * row_stride;
@@ -51,6 +105,21 @@ void pack_panel(const From* source, std::int64_t row_stride, std::int64_t rows,
     }
   }
 }
+
+// A matrix in memory, which stays there.
+class ViewRows final : public MatrixRows {
+ public:
+  explicit ViewRows(const ConstTensorView& view) : view_(view) {}
+  const std::string& name() const override { return name_; }
+  std::int64_t rows() const override { return view_.dim(0); }
+  std::int64_t columns() const override { return view_.dim(1); }
+  ConstTensorView view() const override { return view_; }
+  void read(std::int64_t, std::int64_t, std::span<float>) const override {}  // it has a view
+
+ private:
+  ConstTensorView view_;
+  std::string name_ = "a weight";
+};
 
 }  // namespace
 
@@ -83,32 +152,62 @@ void PackedLinear::unpack_row(std::int64_t row, std::span<float> out) const {
 }
 
 PackedLinear pack_linear(const ConstTensorView& source, DType storage_dtype, ThreadPool& pool) {
+  check_shape("pack_linear", "source", source, {kAny, kAny});
+  return pack_linear(ViewRows(source), storage_dtype, pool);
+}
+
+PackedLinear pack_linear(const MatrixRows& source, DType storage_dtype, ThreadPool& pool) {
   constexpr auto kOp = "pack_linear";
-  check_shape(kOp, "source", source, {kAny, kAny});
-  check_dtype(kOp, "source", source, {DType::f32, DType::bf16, DType::f16});
-  check_rows(kOp, "source", source);
+  const ConstTensorView view = source.view();
+  if (view.defined()) {
+    check_shape(kOp, "source", view, {source.rows(), source.columns()});
+    check_dtype(kOp, "source", view, {DType::f32, DType::bf16, DType::f16});
+    check_rows(kOp, "source", view);
+  }
   check(storage_dtype == DType::f32 || storage_dtype == DType::bf16 || storage_dtype == DType::f16,
         "pack_linear: storage dtype is {}, expected f32, bf16 or f16", name_of(storage_dtype));
   PackedLinear packed;
-  packed.out_features_ = source.dim(0);
-  packed.in_features_ = source.dim(1);
+  packed.out_features_ = source.rows();
+  packed.in_features_ = source.columns();
   packed.dtype_ = storage_dtype;
   packed.storage_ = allocate_host(static_cast<std::size_t>(packed.bytes()));
   const std::int64_t panel_elements = packed.panel_elements();
-  visit_float(source.dtype, [&]<typename From>(TypeTag<From>) {
-    visit_float(storage_dtype, [&]<typename To>(TypeTag<To>) {
-      const From* from = source.as<From>();
-      To* to = reinterpret_cast<To*>(packed.storage_.get());
-      pool.parallel_for(packed.panels(), panel_grain(1, panel_elements),
-                        [&](std::int64_t begin, std::int64_t end) {
-                          for (std::int64_t panel = begin; panel < end; ++panel) {
-                            const std::int64_t row = panel * kPanelOutputs;
-                            pack_panel(from + row * source.stride(0), source.stride(0),
-                                       std::min(kPanelOutputs, packed.out_features_ - row),
-                                       packed.in_features_, to + panel * panel_elements,
-                                       panel_elements);
-                          }
-                        });
+  const std::int64_t in_features = packed.in_features_;
+  // `from(row, count)` is where such rows begin, `stride` apart.
+  const auto pack = [&]<typename From, typename To>(std::int64_t stride, const auto& from, To* to,
+                                                    std::int64_t begin, std::int64_t end,
+                                                    TypeTag<From>) {
+    ConsumedRows consumed(source, begin * kPanelOutputs);
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      const std::int64_t row = panel * kPanelOutputs;
+      const std::int64_t count = std::min(kPanelOutputs, packed.out_features_ - row);
+      pack_panel<From, To>(from(row, count), stride, count, in_features,
+                           to + panel * panel_elements, panel_elements);
+      consumed.up_to(row + count);
+    }
+  };
+  const std::int64_t grain = panel_grain(1, panel_elements);
+  visit_float(storage_dtype, [&]<typename To>(TypeTag<To>) {
+    To* to = reinterpret_cast<To*>(packed.storage_.get());
+    if (!view.defined()) {
+      pool.parallel_for(packed.panels(), grain, [&](std::int64_t begin, std::int64_t end) {
+        std::vector<float> rows(static_cast<std::size_t>(kPanelOutputs * in_features));
+        const auto from = [&](std::int64_t row, std::int64_t count) {
+          source.read(row, count,
+                      std::span(rows).first(static_cast<std::size_t>(count * in_features)));
+          return static_cast<const float*>(rows.data());
+        };
+        pack(in_features, from, to, begin, end, TypeTag<float>());
+      });
+      return;
+    }
+    visit_float(view.dtype, [&]<typename From>(TypeTag<From> tag) {
+      pool.parallel_for(packed.panels(), grain, [&](std::int64_t begin, std::int64_t end) {
+        const auto from = [&](std::int64_t row, std::int64_t) {
+          return view.as<From>() + row * view.stride(0);
+        };
+        pack(view.stride(0), from, to, begin, end, tag);
+      });
     });
   });
   return packed;

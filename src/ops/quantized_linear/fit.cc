@@ -10,6 +10,9 @@ namespace {
 
 constexpr int kBlock = 32;
 
+// Adding and taking away 1.5 · 2^23 leaves the nearest integer: a loop of it is vectorized.
+constexpr float kShift = 0x1.8p23F;
+
 // The weight of the largest magnitude, the first of several.
 float largest_of(std::span<const float> weights) {
   float largest = 0;
@@ -42,8 +45,6 @@ float error_of(const Block& block, const float (&values)[kBlock], float scale) {
 
 // The integers nearest to the weights times `inverse`.
 void round_to(const Block& block, float inverse, float (&values)[kBlock]) {
-  // Adding and taking away 1.5 · 2^23 leaves the nearest integer: a loop of it is vectorized.
-  constexpr float kShift = 0x1.8p23F;
   for (int i = 0; i < kBlock; ++i) {
     const float scaled = std::clamp(block.weights[i] * inverse, -8.0F, 7.0F);
     values[i] = (scaled + kShift) - kShift;
@@ -66,13 +67,17 @@ void fit_scale(const Block& block, Candidate& candidate) {
 }  // namespace
 
 FittedBlock fit_int8(std::span<const float> weights) {
+  Block block;
+  std::copy(weights.begin(), weights.end(), block.weights);
+  float largest = 0;
+  for (float w : block.weights) largest = std::max(largest, std::abs(w));
   FittedBlock out;
-  out.scale = to_f16(std::abs(largest_of(weights)) / 127.0F);
+  out.scale = to_f16(largest / 127.0F);
   const float scale = to_float(out.scale);
   if (scale == 0) return out;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const float value = std::clamp(weights[i] / scale, -127.0F, 127.0F);
-    out.values[i] = static_cast<std::int8_t>(std::nearbyint(value));
+  for (int i = 0; i < kBlock; ++i) {
+    const float value = std::clamp(block.weights[i] / scale, -127.0F, 127.0F);
+    out.values[i] = static_cast<std::int8_t>(static_cast<int>((value + kShift) - kShift));
   }
   return out;
 }

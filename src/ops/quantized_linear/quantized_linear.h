@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 
+#include "adder/matrix_rows.h"
 #include "adder/ops/linear/linear.h"
 #include "adder/quantized_matrix.h"
 #include "adder/thread_pool.h"
@@ -36,6 +37,16 @@ namespace adder::cpu {
 QuantizedMatrix quantize_linear(const ConstTensorView& source, WeightFormat format,
                                 std::span<const float> importance, std::string_view name,
                                 ThreadPool& pool);
+
+/// The same of a matrix that need not lie anywhere: it is told which rows were read. What is stored
+/// in this format already (see MatrixRows::has_panels) stays exactly what it is.
+QuantizedMatrix quantize_linear(const MatrixRows& source, WeightFormat format,
+                                std::span<const float> importance, ThreadPool& pool);
+
+/// Panels [first, first + count) of that matrix alone, to their bytes at `to`, any address.
+void quantize_panels(const MatrixRows& source, WeightFormat format,
+                     std::span<const float> importance, std::int64_t first, std::int64_t count,
+                     std::byte* to, ThreadPool& pool);
 
 std::size_t quantized_linear_workspace_bytes(const LinearArgs& args, const QuantizedMatrix& weight);
 

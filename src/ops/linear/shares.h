@@ -80,28 +80,29 @@ class Cells {
   std::int64_t panels_;
   std::int64_t token_block_;
   std::int64_t piece_;
+};
 
-  /// Tells a matrix how far it was read, some hundred thousand elements at a time, since giving
-  /// back memory is a call of the system.
-  class ConsumedRows {
-   public:
-    ConsumedRows(const MatrixRows& matrix, std::int64_t first)
-        : matrix_(matrix),
-          first_(first),
-          most_(kElements / std::max<std::int64_t>(1, matrix.columns())) {}
-    /// Rows below `end` were read.
-    void up_to(std::int64_t end) {
-      if (end - first_ < most_) return;
-      matrix_.consumed(first_, end - first_);
-      first_ = end;
-    }
+/// Tells a matrix how far it was read, some hundred thousand elements at a time, since giving
+/// back memory is a call of the system.
+class ConsumedRows {
+ public:
+  ConsumedRows(const MatrixRows& matrix, std::int64_t first)
+      : matrix_(matrix),
+        first_(first),
+        most_(kElements / std::max<std::int64_t>(1, matrix.columns())) {}
+  /// Rows below `end` were read.
+  void up_to(std::int64_t end) {
+    if (end - first_ < most_) return;
+    matrix_.consumed(first_, end - first_);
+    first_ = end;
+  }
 
-   private:
-    static constexpr std::int64_t kElements = std::int64_t{1} << 19;
+ private:
+  static constexpr std::int64_t kElements = std::int64_t{1} << 19;
 
-    const MatrixRows& matrix_;
-    std::int64_t first_;
-    std::int64_t most_;
-  };
+  const MatrixRows& matrix_;
+  std::int64_t first_;
+  std::int64_t most_;
+};
 
 }  // namespace adder::cpu

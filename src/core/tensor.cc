@@ -1,7 +1,5 @@
 #include "core/tensor.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -12,23 +10,11 @@
 
 namespace adder {
 
-namespace {
-
-// Pages that the processor finds in one step, and the system clears in one go where they are first
-// touched: with the usual ones that takes longer than packing the weights that go there.
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-}  // namespace
-
 std::shared_ptr<std::byte> allocate_host(std::size_t bytes) {
-  const bool large = bytes >= 2 * kHugePage;
-  const std::size_t alignment = large ? kHugePage : kAlignment;
   const std::size_t rounded =
       (std::max<std::size_t>(bytes, 1) + kAlignment - 1) & ~(kAlignment - 1);
-  auto* pointer = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
+  auto* pointer = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   if (pointer == nullptr) fail("out of memory: {} bytes could not be allocated", bytes);
-  // Advice: without such pages it works as well. The end that fills no page of them gets none.
-  if (large) ::madvise(pointer, rounded & ~(kHugePage - 1), MADV_HUGEPAGE);
   return {pointer, [](std::byte* p) { std::free(p); }};
 }
 

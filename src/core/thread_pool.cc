@@ -17,7 +17,8 @@ namespace adder {
 namespace {
 
 // Longer than the gap between two loops of a model, whose threads end together, and than waking a
-// thread takes; far shorter than a scheduler's time slice. In time, not in turns: a pause takes from 10 to 140 cycles, by processor.
+// thread takes; far shorter than a scheduler's time slice. In time, not in turns: a pause takes
+// from 10 to 140 cycles, by processor.
 constexpr std::chrono::microseconds kSpinTime{200};
 constexpr int kSpinsPerLook = 16;  // at the clock
 

@@ -45,9 +45,9 @@ std::string huggingface_config(const ModelConfig& config) {
   return out.dump(2) + "\n";
 }
 
-std::vector<std::byte> gguf_metadata(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  return GgufFile(file.bytes(), path.string()).without_tensors();
+std::vector<std::byte> gguf_metadata(const std::filesystem::path& file) {
+  const MappedFile mapped(file);
+  return GgufFile(mapped.bytes(), file.string()).without_tensors();
 }
 
 }  // namespace adder

@@ -99,7 +99,7 @@ std::optional<fs::path> find_gguf(const fs::path& directory_or_file) {
 }
 
 std::optional<fs::path> find_tokenizer(const fs::path& directory_or_file) {
-  const auto gguf = find_gguf(directory_or_file);
+  auto gguf = find_gguf(directory_or_file);
   const bool in_folder = is_folder(directory_or_file);
   if (gguf && !in_folder) return gguf;
   const fs::path folder = in_folder ? directory_or_file : directory_or_file.parent_path();

@@ -46,7 +46,7 @@ class Resolver {
   static constexpr std::string_view kD = "layers.0.mixer.D";
 
   /// The tensor that A comes from.
-  std::string_view name_of_A() const {
+  std::string_view decay_name() const {
     return model_.stores_A ? "layers.0.mixer.A" : "layers.0.mixer.A_log";
   }
 
@@ -88,22 +88,22 @@ class Resolver {
   }
 
   void resolve_mamba1() {
-    model_.d_state = extent(name_of_A(), 2, 1);
-    agree(stated_.d_state, model_.d_state, name_of_A(), "columns");
+    model_.d_state = extent(decay_name(), 2, 1);
+    agree(stated_.d_state, model_.d_state, decay_name(), "columns");
     constexpr std::string_view kDtProj = "layers.0.mixer.dt_proj.weight";
     model_.dt_rank = extent(kDtProj, 2, 1);
     agree(stated_.dt_rank, model_.dt_rank, kDtProj, "columns");
   }
 
   void resolve_mamba2() {
-    model_.nheads = extent(name_of_A(), 1, 0);
-    agree(stated_.nheads, model_.nheads, name_of_A(), "heads");
+    model_.nheads = extent(decay_name(), 1, 0);
+    agree(stated_.nheads, model_.nheads, decay_name(), "heads");
     check(model_.d_inner % model_.nheads == 0,
           "{}: {} channels (columns of out_proj{}) do not divide among {} heads (length of {})",
           source_, model_.d_inner, model_.d_mlp > 0 ? " less d_mlp" : "", model_.nheads,
-          name_of_A());
+          decay_name());
     model_.headdim = model_.d_inner / model_.nheads;
-    agree(stated_.headdim, model_.headdim, name_of_A(),
+    agree(stated_.headdim, model_.headdim, decay_name(),
           fmt::format("channels per head of {} in all", model_.d_inner));
     const std::int64_t channels = extent(kConvolution, 2, 0);
     const std::int64_t b_and_c = channels - model_.d_inner;

@@ -398,7 +398,7 @@ TEST(Linear, NamesTheArgumentThatIsWrong) {
   const auto source = ConstTensorView::of(data.data(), {5, 8});
   EXPECT_THROW(pack_linear(source, DType::i8, pool), Error);
   EXPECT_THROW(pack_linear(ConstTensorView::of(data.data(), {40}), DType::f32, pool), Error);
-  EXPECT_THROW(pack_linear({}, DType::f32, pool), Error);
+  EXPECT_THROW(pack_linear(ConstTensorView{}, DType::f32, pool), Error);
   std::vector<float> row(8);
   EXPECT_THROW(weight.unpack_row(5, row), Error);
   EXPECT_THROW(weight.unpack_row(-1, row), Error);

@@ -22,7 +22,7 @@ class Mamba1Mixer final : public Mixer {
         x_proj_(loader.linear(prefix + "x_proj")),
         dt_proj_(loader.linear_without_bias(prefix + "dt_proj")),
         dt_bias_(loader.vector(prefix + "dt_proj.bias")),
-        A_(loader.A(prefix)),
+        A_(loader.decay(prefix)),
         D_(loader.vector(prefix + "D")),
         out_proj_(loader.linear(prefix + "out_proj")) {}
 

@@ -17,7 +17,7 @@ class Mamba2Mixer final : public Mixer {
         in_proj_(loader.linear(prefix + "in_proj")),
         conv_weight_(loader.conv_weight(prefix + "conv1d.weight")),
         conv_bias_(loader.optional_vector(prefix + "conv1d.bias")),
-        A_(loader.A(prefix)),
+        A_(loader.decay(prefix)),
         D_(loader.vector(prefix + "D")),
         dt_bias_(loader.vector(prefix + "dt_bias")),
         norm_(config_.gated_norm ? loader.vector(prefix + "norm.weight") : Tensor()),

@@ -23,7 +23,7 @@ Tensor WeightLoader::optional_vector(const std::string& name) {
   return source_.has(name) ? vector(name) : Tensor();
 }
 
-Tensor WeightLoader::A(const std::string& mixer) {
+Tensor WeightLoader::decay(const std::string& mixer) {
   const bool stores_A = config().stores_A;
   const std::string name = mixer + (stores_A ? "A" : "A_log");
   Tensor host = convert(source_.tensor(name).view, DType::f32);

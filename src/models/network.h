@@ -54,7 +54,7 @@ class WeightLoader {
   Tensor vector(const std::string& name);
   Tensor optional_vector(const std::string& name);
   /// A of the recurrence in float32: `mixer`A as it is, or -exp of `mixer`A_log.
-  Tensor A(const std::string& mixer);
+  Tensor decay(const std::string& mixer);
   Tensor conv_weight(const std::string& name);
   /// The matrix `name`.weight with the bias `name`.bias if there is one.
   std::shared_ptr<const LinearWeight> linear(const std::string& name);

@@ -19,7 +19,7 @@
 
 #include "ops/linear/kernels.h"
 
-#include "simd/simd.h"
+#include "simd/rows.h"
 
 namespace adder::cpu::ADDER_TIER {
 namespace {
@@ -103,19 +103,6 @@ struct Tile {
   std::int64_t ahead_step = 0;
 };
 
-// The vector at output `o` of a row that ends after `outputs` elements.
-ADDER_INLINE F32 load_outputs(const float* row, std::int64_t o, std::int64_t outputs) {
-  if (o + kLanes <= outputs) return load(row + o);
-  return o < outputs ? load_n(row + o, static_cast<int>(outputs - o)) : zero();
-}
-ADDER_INLINE void store_outputs(float* row, std::int64_t o, std::int64_t outputs, F32 value) {
-  if (o + kLanes <= outputs) {
-    store(row + o, value);
-  } else if (o < outputs) {
-    store_n(row + o, value, static_cast<int>(outputs - o));
-  }
-}
-
 template <typename T, int kT, int kP>
 __attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
   constexpr int kInputs = Weights<T>::kInputs;
@@ -146,7 +133,7 @@ __attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
                  __attribute__((always_inline)) { s = load(start + t * start_stride + o); });
   } else {
     each_sum([&](F32 & s, int t, int o) __attribute__((always_inline)) {
-      s = load_outputs(start + t * start_stride, o, tile.outputs);
+      s = load_within(start + t * start_stride, o, tile.outputs);
     });
   }
 
@@ -198,7 +185,7 @@ __attribute__((noinline)) void multiply_tile(const Tile<T>& tile) {
                  __attribute__((always_inline)) { store(tile.y + t * tile.y_stride + o, s); });
   } else {
     each_sum([&](F32 & s, int t, int o) __attribute__((always_inline)) {
-      store_outputs(tile.y + t * tile.y_stride, o, tile.outputs, s);
+      store_within(tile.y + t * tile.y_stride, o, tile.outputs, s);
     });
   }
 }

@@ -15,7 +15,7 @@
 
 #include "ops/linear/bf16_block.h"
 #include "ops/linear/kernels.h"
-#include "simd/simd.h"
+#include "simd/rows.h"
 
 namespace adder::cpu::ADDER_TIER {
 namespace {
@@ -75,18 +75,6 @@ struct Tile {
   std::int64_t outputs;  // that exist from the tile's first on: may be fewer or more than it covers
 };
 
-ADDER_INLINE F32 load_outputs(const float* row, std::int64_t o, std::int64_t outputs) {
-  if (o + kLanes <= outputs) return load(row + o);
-  return o < outputs ? load_n(row + o, static_cast<int>(outputs - o)) : zero();
-}
-ADDER_INLINE void store_outputs(float* row, std::int64_t o, std::int64_t outputs, F32 value) {
-  if (o + kLanes <= outputs) {
-    store(row + o, value);
-  } else if (o < outputs) {
-    store_n(row + o, value, static_cast<int>(outputs - o));
-  }
-}
-
 template <int kT, int kP>
 __attribute__((noinline)) void multiply_tile(const Tile& tile) {
   constexpr int kV = kP * kVectors;
@@ -97,7 +85,7 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
     for (int v = 0; v < kV; ++v) {
       sum[t][v] = tile.start == nullptr
                       ? zero()
-                      : load_outputs(tile.start + t * tile.start_stride, v * kLanes, tile.outputs);
+                      : load_within(tile.start + t * tile.start_stride, v * kLanes, tile.outputs);
     }
   }
   const bf16* weights = tile.weights;
@@ -128,7 +116,7 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
   for (int t = 0; t < kT; ++t) {
 #pragma GCC unroll 8
     for (int v = 0; v < kV; ++v) {
-      store_outputs(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum[t][v]);
+      store_within(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum[t][v]);
     }
   }
 }

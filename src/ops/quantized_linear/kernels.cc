@@ -18,7 +18,7 @@
 #include "ops/quantized_linear/kernels.h"
 
 #include "ops/quantized_linear/dot.h"
-#include "simd/simd.h"
+#include "simd/rows.h"
 
 namespace adder::cpu::ADDER_TIER {
 namespace {
@@ -112,19 +112,6 @@ struct Tile {
   int ahead_step = 0;
 };
 
-// The vector at output `o` of a row that ends after `outputs` elements.
-ADDER_INLINE F32 load_outputs(const float* row, std::int64_t o, std::int64_t outputs) {
-  if (o + kLanes <= outputs) return load(row + o);
-  return o < outputs ? load_n(row + o, static_cast<int>(outputs - o)) : zero();
-}
-ADDER_INLINE void store_outputs(float* row, std::int64_t o, std::int64_t outputs, F32 value) {
-  if (o + kLanes <= outputs) {
-    store(row + o, value);
-  } else if (o < outputs) {
-    store_n(row + o, value, static_cast<int>(outputs - o));
-  }
-}
-
 // Sums of kT tokens and kV vectors.
 template <int kT, int kV>
 struct Sums {
@@ -188,8 +175,8 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
   const float* start = tile.resume ? tile.y : tile.bias;
   const std::int64_t start_stride = tile.resume ? tile.y_stride : 0;
   sums.each([&](F32 & sum, int t, int v) __attribute__((always_inline)) {
-    sum = start == nullptr ? zero()
-                           : load_outputs(start + t * start_stride, v * kLanes, tile.outputs);
+    sum =
+        start == nullptr ? zero() : load_within(start + t * start_stride, v * kLanes, tile.outputs);
   });
   const std::uint8_t* codes = tile.codes;
   const std::uint8_t* weight_scales = tile.scales;
@@ -239,7 +226,7 @@ __attribute__((noinline)) void multiply_tile(const Tile& tile) {
     x_scales += kT;
   }
   sums.each([&](F32 & sum, int t, int v) __attribute__((always_inline)) {
-    store_outputs(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum);
+    store_within(tile.y + t * tile.y_stride, v * kLanes, tile.outputs, sum);
   });
 }
 
@@ -389,12 +376,6 @@ void multiply(const QuantizedLinearWork& work) {
 
 typedef std::int8_t I8 __attribute__((vector_size(kLanes)));
 
-ADDER_INLINE F32 load_input(const float* x, std::int64_t i, std::int64_t count) {
-  return i + kLanes <= count ? load(x + i)
-         : i < count         ? load_n(x + i, static_cast<int>(count - i))
-                             : zero();
-}
-
 // What inputs are multiplied by, and the scale that undoes it.
 struct InputScale {
   float inverse;
@@ -405,7 +386,7 @@ ADDER_INLINE InputScale scale_of(const float* x, std::int64_t count) {
   F32 largest = zero();
   F32 nothing = zero();  // unless an input is not finite
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    const F32 part = load_input(x, i, count);
+    const F32 part = load_within(x, i, count);
     largest = max(largest, abs(part));
     nothing = fma(part, zero(), nothing);
   }
@@ -425,7 +406,7 @@ ADDER_INLINE std::int32_t quantize_block(const float* x, std::int64_t count, flo
   F32 sum = zero();
 #pragma GCC unroll 8
   for (int i = 0; i < kBlock; i += kLanes) {
-    F32 rounded = round_small(load_input(x, i, count) * set1(inverse));
+    F32 rounded = round_small(load_within(x, i, count) * set1(inverse));
     // 0 · infinity is no number that could be converted.
     if (inverse == 0) rounded = zero();
     sum += rounded;

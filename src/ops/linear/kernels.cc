@@ -51,11 +51,10 @@ constexpr int kWideTokens = 2;
 
 // Up to here the weight is read straight from storage.
 constexpr std::int64_t kFewTokens = 8;
-// A block of x stays in L2 while all panels go by, beside twice 3 panels × 768 inputs × 64 bytes =
+// The caller passes as many tokens as let this block of their inputs stay in L2 while all panels go
+// by (see Cells in shares.h), beside twice 3 panels × 768 inputs × 64 bytes =
 // 147 KB of weights and what passes through of y: together less than 1 MB.
 constexpr std::int64_t kInputBlock = kLinearInputBlock;
-constexpr std::int64_t kTokenBlock = 512;
-constexpr std::int64_t kXBlockBytes = 640 * 1024;
 // How far ahead, per panel, weights are prefetched from memory when decoding.
 constexpr std::int64_t kPrefetchBytes = 1024;
 
@@ -325,21 +324,20 @@ Ahead ahead_of(const LinearWork& work, const Piece& piece) {
           .input_bytes = kOutputs * kBytes};
 }
 
-// A piece against the tokens [token, token + tokens).
+// A piece against all tokens.
 template <typename T>
-void multiply_piece(const LinearWork& work, const Piece& piece, std::int64_t token,
-                    std::int64_t tokens, const Ahead& ahead) {
+void multiply_piece(const LinearWork& work, const Piece& piece, const Ahead& ahead) {
   constexpr bool kWiden = !__is_same(T, float);
   alignas(64) float widened[kWiden ? kPanels * kInputBlock * kOutputs : 1];
   const Tile<T> stored = first_tile<T>(work, piece.panel);
   const T* weights = stored.weights + piece.input * kOutputs;
   Tile<float> tile{.weights = widened,
                    .panel_elements = kInputBlock * kOutputs,
-                   .x = stored.x + token * stored.x_stride + piece.input,
+                   .x = stored.x + piece.input,
                    .x_stride = stored.x_stride,
                    .inputs = piece.inputs,
                    .bias = stored.bias,
-                   .y = stored.y + token * stored.y_stride,
+                   .y = stored.y,
                    .y_stride = stored.y_stride,
                    .outputs = stored.outputs,
                    .resume = piece.input > 0};
@@ -352,7 +350,7 @@ void multiply_piece(const LinearWork& work, const Piece& piece, std::int64_t tok
     tile.weights = weights;
     tile.panel_elements = stored.panel_elements;
   }
-  multiply_panels(piece.panels, tokens, tile, ahead);
+  multiply_panels(piece.panels, work.ntokens, tile, ahead);
 }
 
 std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -377,31 +375,25 @@ template <typename T>
 void multiply_many(const LinearWork& work) {
   // Blocks begin at whole lines of x.
   const std::int64_t input_block = block_extent(work.in_features, kInputBlock, 16);
-  const std::int64_t most = kXBlockBytes / 4 / (input_block + 1) / kTokens * kTokens;
-  const std::int64_t token_block =
-      block_extent(work.ntokens, smaller(most, kTokenBlock / kTokens * kTokens), kTokens);
-  for (std::int64_t token = 0; token < work.ntokens; token += token_block) {
-    const std::int64_t tokens = smaller(token_block, work.ntokens - token);
-    std::int64_t input = 0;
-    do {  // at least once, so that a sum over no inputs gives the bias
-      std::int64_t panel = work.panel_begin;
-      while (panel < work.panel_end) {
-        const Piece piece = piece_at(work, panel, work.panel_end, input, input_block);
-        panel += piece.panels;
-        Ahead ahead;
-        if (panel < work.panel_end) {
-          ahead = ahead_of<T>(work, piece_at(work, panel, work.panel_end, input, input_block));
-        } else if (input + input_block < work.in_features) {
-          ahead = ahead_of<T>(work, piece_at(work, work.panel_begin, work.panel_end,
-                                             input + input_block, input_block));
-        } else if (panel < work.panels) {
-          ahead = ahead_of<T>(work, piece_at(work, panel, work.panels, 0, input_block));
-        }
-        multiply_piece<T>(work, piece, token, tokens, ahead);
+  std::int64_t input = 0;
+  do {  // at least once, so that a sum over no inputs gives the bias
+    std::int64_t panel = work.panel_begin;
+    while (panel < work.panel_end) {
+      const Piece piece = piece_at(work, panel, work.panel_end, input, input_block);
+      panel += piece.panels;
+      Ahead ahead;
+      if (panel < work.panel_end) {
+        ahead = ahead_of<T>(work, piece_at(work, panel, work.panel_end, input, input_block));
+      } else if (input + input_block < work.in_features) {
+        ahead = ahead_of<T>(work, piece_at(work, work.panel_begin, work.panel_end,
+                                           input + input_block, input_block));
+      } else if (panel < work.panels) {
+        ahead = ahead_of<T>(work, piece_at(work, panel, work.panels, 0, input_block));
       }
-      input += input_block;
-    } while (input < work.in_features);
-  }
+      multiply_piece<T>(work, piece, ahead);
+    }
+    input += input_block;
+  } while (input < work.in_features);
 }
 
 template <typename T>
